@@ -283,7 +283,7 @@ def test_a_load_by_name_is_seen() -> None:
             ["deepvm.cli.main"],
         ),
         ("__import__('torch')", ["torch"]),
-        ("pkgutil.resolve_name('deepvm.io.times:parse_time')", ["deepvm.io.times"]),
+        ("pkgutil.resolve_name('deepvm.io.user_dirs:read_data')", ["deepvm.io.user_dirs"]),
         ("import_module(HOMES[name])", [""]),
         ("import_module(f'deepvm.{name}')", [""]),
         ("importlib.util.find_spec('torch')", []),
@@ -311,7 +311,7 @@ def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_wrong_arrow_is_seen() -> None:
     for source, name in [
         ("core/units.py", "deepvm.planner.request"),
-        ("core/units.py", "deepvm.io.times"),
+        ("core/units.py", "deepvm.io.user_dirs"),
         ("planner/search/ilp.py", "deepvm.catalog.store"),
         ("catalog/store.py", "deepvm.planner.request"),
         ("planner/request.py", "deepvm.cli.main"),
@@ -645,7 +645,7 @@ def bound(tree: ast.Module) -> dict[str, str]:
 
 
 def meaning(node: ast.expr, names: Mapping[str, str]) -> str:
-    """The full name of what an expression reads, such as ``deepvm.io.times.parse_time``.
+    """The full name of what an expression reads, such as ``deepvm.io.user_dirs.read_data``.
 
     Empty if not imported.
     """
@@ -678,16 +678,16 @@ def test_private_names_stay_in_their_package() -> None:
 
 def test_private_access_to_another_package_is_seen() -> None:
     for code, seen in [
-        ("from deepvm.io.times import _now", "deepvm.io.times._now"),
-        ("from deepvm.io import times\ntimes._now()", "deepvm.io.times._now"),
-        ("def f():\n    import deepvm.io.times as t\n    return t._ZONE", "deepvm.io.times._ZONE"),
-        ("import deepvm.io.times\nx = deepvm.io.times._ZONE.name", "deepvm.io.times._ZONE.name"),
+        ("from deepvm.io.files import _now", "deepvm.io.files._now"),
+        ("from deepvm.io import files\nfiles._now()", "deepvm.io.files._now"),
+        ("def f():\n    import deepvm.io.files as t\n    return t._ZONE", "deepvm.io.files._ZONE"),
+        ("import deepvm.io.files\nx = deepvm.io.files._ZONE.name", "deepvm.io.files._ZONE.name"),
         (
             "from deepvm.io.file_lock import FileLock\nFileLock._path",
             "deepvm.io.file_lock.FileLock._path",
         ),
         ("from deepvm.core import units\nunits._table", ""),
-        ("from deepvm.io.times import Span\nSpan._make(x)\nSpan.__name__", ""),
+        ("from deepvm.io.files import Span\nSpan._make(x)\nSpan.__name__", ""),
     ]:
         found = private_uses(Path("core/units.py"), ast.parse(code))
         assert seen in found if seen else not found

@@ -17,7 +17,7 @@ class PublicSource(NamedTuple):
     Attributes:
         name: what ``--source`` calls it. title: in messages.
         licence: whose the rows are; why they are never part of deepvm.
-        address: where it is.
+        address: where it is. variable: of the environment, which names a copy or switches it off.
         period_s: how often its publisher renews it: asking more often brings nothing new.
         paths: by cloud, the part of the address that is the cloud's own.
         ended: clouds whose file is no longer renewed, and since when.
@@ -27,14 +27,10 @@ class PublicSource(NamedTuple):
     title: str
     licence: str
     address: str
+    variable: str
     period_s: int
     paths: Mapping[str, str]
     ended: Mapping[str, datetime] = {}
-
-    @property
-    def variable(self) -> str:
-        """The variable of the environment that names a copy, or switches the source off."""
-        return f"DEEPVM_{self.name.upper()}_URL"
 
     def url(self, cloud: str) -> str:
         """Where a cloud's prices are."""
@@ -46,6 +42,7 @@ _SKYPILOT = PublicSource(
     title="skypilot-catalog",
     licence="no licence was found (2026-11): fetched by each user, never part of deepvm",
     address="https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs",
+    variable="DEEPVM_SKYPILOT_URL",
     period_s=7 * 3600,
     # Version 7 took the place of 6 (pull request 116)
     ended={"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)},
@@ -63,6 +60,7 @@ _GPUHUNT = PublicSource(
     title="gpuhunt",
     licence="the tool is under MPL-2.0; its catalog is fetched by each user, never part of deepvm",
     address="https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3",
+    variable="DEEPVM_GPUHUNT_URL",
     period_s=3600,
     paths={
         "aws": "aws",

@@ -6,8 +6,10 @@ first.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from deepvm.catalog.clouds import CATALOG_ENDINGS, REGISTRY, cloud_of, region_in
 from deepvm.catalog.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
-from deepvm.documents.formats.json import format_document, load_exact
+from deepvm.documents.formats.json import format_document
 from deepvm.errors import CatalogNotFoundError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
@@ -91,7 +93,8 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
 
 def _load(name: str) -> Catalog:
     if name in embedded_names():
-        document = load_exact((data_folder() / f"{name}.json").read_text(encoding="utf-8"))
+        text = (data_folder() / f"{name}.json").read_text(encoding="utf-8")
+        document = json.loads(text, parse_float=Decimal)
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
     if path.suffix.lower() in CATALOG_ENDINGS:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from deepvm.exporters.registry import summary
+from deepvm.exporters.registry import SUMMARY
 
 
 class Entry(NamedTuple):
@@ -69,7 +69,7 @@ COMMANDS = (
     ),
     Entry(
         "export",
-        summary(),
+        SUMMARY,
         "plan.export",
         "export",
     ),

@@ -24,7 +24,7 @@ from deepvm.core.options import GROUPS, Option, default_of, option_of
 from deepvm.documents.tree import shown
 from deepvm.errors import DataError, DeepVMError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.io.user_dirs import user_folder
+from deepvm.io.user_dirs import is_missing, user_folder
 from deepvm.services.plan_options import RankFlags
 
 FOLDER_FILE = "deepvm.toml"
@@ -341,12 +341,12 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """What a file says; None when there is no such file. Raises DataError."""
+    if is_missing(path):
+        return None
     try:
         text = read_text(path, "settings in TOML", 2**20, may_be_empty=True)
     except FileNotFoundError:
-        if path.is_symlink():
-            raise DataError(f"{path}: is a link to a file that does not exist") from None
-        return None
+        raise DataError(f"{path}: is a link to a file that does not exist") from None
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -10,10 +10,10 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from deepvm.core.units import format_time
 from deepvm.documents.computed import COMPUTED
 from deepvm.documents.declared import FIRST, Schema, may_be_null, properties, without_null
 from deepvm.documents.values import ABSENT, With, value_at
-from deepvm.io.times import format_time
 
 _PLAIN = {"boolean": bool, "integer": int, "number": float, "string": str}
 

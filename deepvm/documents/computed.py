@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from deepvm.core.units import utc_text
 from deepvm.documents.values import ABSENT, With, value_at
-from deepvm.io.times import utc_text
 
 MEANS = (
     "restarts",

@@ -24,8 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
-from deepvm.core.units import MOST_SECONDS
-from deepvm.io.times import parse_time
+from deepvm.core.units import MOST_SECONDS, parse_time
 
 MAX_USD = 100_000
 _SHORT = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}

@@ -35,10 +35,9 @@ REGISTRY = {
 """By the name on the command line."""
 
 
-def summary() -> str:
-    """The help text of ``deepvm export``."""
-    *others, last = [tool.title for tool in REGISTRY.values()]
-    return f"Write a plan for {', '.join(others)} or {last}."
+*_OTHERS, _LAST = [tool.title for tool in REGISTRY.values()]
+SUMMARY = f"Write a plan for {', '.join(_OTHERS)} or {_LAST}."
+"""The help text of ``deepvm export``."""
 
 
 def exporters(name: str) -> list[type[Exporter]]:

@@ -38,6 +38,27 @@ def user_folder(
     return None
 
 
+def own_data_folder(environ: Mapping[str, str]) -> Path | None:
+    """Where a user's measured tables and jobs are: ``DEEPVM_DATA_DIR``, else :func:`user_folder`.
+
+    None without a home.
+    """
+    named = environ.get("DEEPVM_DATA_DIR", "")
+    if named:
+        return Path(os.path.expanduser(named)).absolute()
+    return user_folder("data", environ)
+
+
+def is_missing(path: Path) -> bool:
+    """Whether there certainly is no such file; without permission to look, there may be."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        # After others, reading it says why
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return False
+
+
 def data_folder() -> Path:
     """``deepvm/_data`` in an installed wheel, ``data/`` of the repository if editable."""
     package = Path(__file__).resolve().parent.parent

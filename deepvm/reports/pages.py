@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.spelling import joined
-from deepvm.core.units import counted, elapsed, format_seconds
-from deepvm.io.times import utc_text
+from deepvm.core.units import counted, elapsed, format_seconds, utc_text
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:

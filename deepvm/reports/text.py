@@ -19,8 +19,7 @@ from itertools import groupby
 from typing import Any
 
 from deepvm.core.spelling import printable
-from deepvm.core.units import format_bytes, format_short, format_usd
-from deepvm.io.times import format_time
+from deepvm.core.units import format_bytes, format_short, format_time, format_usd
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment
 from deepvm.reports.terminal import Column, print_lines, print_table

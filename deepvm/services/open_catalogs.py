@@ -15,6 +15,7 @@ import numpy  # noqa: F401
 
 from deepvm.core.options import USUAL_MODEL, workload_keywords
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.io.user_dirs import is_missing, own_data_folder
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
 
 if TYPE_CHECKING:
@@ -297,9 +298,9 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
     None where there are none, and no workload asks for some.
     """
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.storage import CURRENT, default_folder, is_missing
+        from deepvm.catalog.measured.storage import CURRENT
 
-        folder = default_folder(os.environ)
+        folder = own_data_folder(os.environ)
         if folder is None or is_missing(folder / CURRENT):  # the tables' modules are slow to load
             return None
     from deepvm.catalog.measured.tables import open_tables

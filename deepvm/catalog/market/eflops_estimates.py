@@ -14,14 +14,15 @@ Three types of the embedded catalog ``paper`` are measured. The rest follows fro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple
 
 from deepvm.catalog.serialization import build_instance
 from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
-from deepvm.documents.formats.json import load_exact
 from deepvm.io.user_dirs import data_folder, read_data
 
 _FAR = 4
@@ -51,7 +52,8 @@ class PerformanceTable:
 
         The latter has the scale, which is the mean of its references (a test compares them).
         """
-        paper = load_exact((data_folder() / "paper.json").read_text(encoding="utf-8"))
+        text = (data_folder() / "paper.json").read_text(encoding="utf-8")
+        paper = json.loads(text, parse_float=Decimal)
         profiled = (build_instance(i) for i in paper["instances"] if i.get("eflops") is not None)
         self.measured: Mapping[str, InstanceType] = {i.name: i for i in profiled}
         self.eflops_unit: str = paper["eflops_unit"]

@@ -15,8 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.provenance import Measurement
-from deepvm.core.units import counted
-from deepvm.io.times import format_time, parse_time
+from deepvm.core.units import counted, format_time, parse_time
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType

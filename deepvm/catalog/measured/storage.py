@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import hidden_path, sync_folder, write_bytes
 from deepvm.io.safe_read import os_reason
-from deepvm.io.user_dirs import user_folder
+from deepvm.io.user_dirs import is_missing
 
 CURRENT = "measured.json"
 PREVIOUS = "measured.previous.json"
@@ -29,27 +29,6 @@ LOCK = ".measured.lock"
 
 LOCK_WAIT_S = 30.0
 """How long a save waits for another one; a save takes milliseconds."""
-
-
-def default_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data.
-
-    None without a home.
-    """
-    named = environ.get("DEEPVM_DATA_DIR", "")
-    if named:
-        return Path(os.path.expanduser(named)).absolute()
-    return user_folder("data", environ)
-
-
-def is_missing(path: Path) -> bool:
-    """Whether there certainly are no tables; without permission to look, there may be."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        # After others, reading it says why
-        return isinstance(error, (FileNotFoundError, NotADirectoryError))
-    return False
 
 
 def replace_file(folder: Path, data: bytes) -> None:

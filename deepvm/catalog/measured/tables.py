@@ -26,14 +26,13 @@ from deepvm.catalog.measured.entries import (
 from deepvm.catalog.measured.storage import (
     CURRENT,
     PREVIOUS,
-    default_folder,
-    is_missing,
     locked,
     replace_file,
 )
 from deepvm.core.cluster.instances import Catalog
 from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
+from deepvm.io.user_dirs import is_missing, own_data_folder
 
 if TYPE_CHECKING:
     from deepvm.catalog.published.performance import PublishedPerformance
@@ -100,7 +99,7 @@ class Tables:
 
 def own_folder() -> Path:
     """The user's folder of measured tables; DataError where the system names none."""
-    folder = default_folder(os.environ)
+    folder = own_data_folder(os.environ)
     if folder is None:
         raise DataError(
             "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an"
@@ -118,7 +117,7 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem
             with its place.
     """
-    chosen = folder or default_folder(os.environ)
+    chosen = folder or own_data_folder(os.environ)
     if chosen is None:
         return Tables()
     return _read_if_any(

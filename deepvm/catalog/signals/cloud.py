@@ -27,8 +27,8 @@ from deepvm.catalog.signals.signal import (
 )
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import did_you_mean
+from deepvm.core.units import parse_time
 from deepvm.errors import CloudError, RequestError
-from deepvm.io.times import parse_time
 from deepvm.io.user_dirs import data_folder, read_data
 
 if TYPE_CHECKING:

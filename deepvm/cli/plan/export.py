@@ -13,7 +13,7 @@ from deepvm.cli.parameters import arg, flag, opt, takes_flags
 from deepvm.core.options import whole
 from deepvm.errors import RequestError
 from deepvm.exporters.options import ExportOptions
-from deepvm.exporters.registry import REGISTRY, summary
+from deepvm.exporters.registry import REGISTRY, SUMMARY
 
 MAX_RANK = 10**9 - 1
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def export(
         note(text)
 
 
-export.__doc__ = f"""{summary()}
+export.__doc__ = f"""{SUMMARY}
 
 Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot
 --output-dir job

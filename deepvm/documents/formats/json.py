@@ -52,12 +52,6 @@ def _as_yaml(text: str) -> Tree:
         return Tree(None, dict)
 
 
-def load_exact(text: str) -> dict[str, Any]:
-    """Read JSON of our own (an embedded catalog) with its decimals exact."""
-    document: dict[str, Any] = json.loads(text, parse_float=Decimal)
-    return document
-
-
 def format_document(document: object) -> str:
     """JSON with a newline at the end.
 

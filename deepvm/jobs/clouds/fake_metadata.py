@@ -8,7 +8,7 @@ import secrets
 import threading
 from typing import Any
 
-from deepvm.io.times import utc_text
+from deepvm.core.units import utc_text
 
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"

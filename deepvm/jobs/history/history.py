@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DataError
-from deepvm.io.user_dirs import user_folder
+from deepvm.io.user_dirs import own_data_folder, user_folder
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
@@ -108,8 +108,7 @@ _MIGRATIONS: Mapping[int, Callable[[sa.Connection], None]] = {2: _names_clouds}
 
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the history and the jobs of this user are. Raises DataError: there is no home."""
-    named = environ.get("DEEPVM_DATA_DIR", "")
-    folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
+    folder = own_data_folder(environ)
     if folder is None:
         raise DataError(
             f"there is no home folder for the history of jobs; set HOME, XDG_DATA_HOME or {PLACE}"

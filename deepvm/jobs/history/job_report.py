@@ -6,8 +6,8 @@ from dataclasses import asdict
 from statistics import fmean
 
 from deepvm.core.json_types import JsonDict
+from deepvm.core.units import utc_text
 from deepvm.errors import DataError, DeepVMError
-from deepvm.io.times import utc_text
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
 from deepvm.jobs.history.downtime import DOWNTIME, Downtimes

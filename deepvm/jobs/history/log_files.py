@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepvm.core.units import utc_text
 from deepvm.errors import DataError
-from deepvm.io.times import utc_text
 
 FOLDER = "logs"
 _STAMP = len("2026-11-26T12:00:00.000Z")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.durable_write import medium
+from deepvm.core.units import format_time
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import write_private
 from deepvm.io.free_port import free_port
 from deepvm.io.host_info import cores, processor
 from deepvm.io.process_tree import follow_parent
-from deepvm.io.times import format_time
 
 TOKEN = "token"
 """Its file in the node's folder."""

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from deepvm.core.units import format_time
 from deepvm.errors import DataError
-from deepvm.io.times import format_time
 from deepvm.lab.checked import CheckedRuns
 from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from deepvm.catalog.signals.signal import age
-from deepvm.core.units import format_short, format_usd
-from deepvm.io.times import format_time
+from deepvm.core.units import format_short, format_time, format_usd
 from deepvm.planner.search.frontier import TypeOutcome
 from deepvm.reports.pages import render
 from deepvm.reports.plans import words

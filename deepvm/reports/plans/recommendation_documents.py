@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.units import format_time
 from deepvm.documents.build import document_of
 from deepvm.documents.declared import properties
 from deepvm.documents.values import ABSENT, With
-from deepvm.io.times import format_time
 from deepvm.io.user_dirs import read_data
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, RankedPlan, cloud_name

@@ -14,11 +14,10 @@ from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import refuse_missing_types
-from deepvm.core.units import parse_bytes
+from deepvm.core.units import format_time, parse_bytes, parse_time
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
-from deepvm.io.times import format_time, parse_time
 from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import describe

@@ -23,9 +23,8 @@ from deepvm.catalog.store import every_type
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.workload import Scaling
-from deepvm.core.units import counted
+from deepvm.core.units import counted, format_time
 from deepvm.errors import DataError, MeasurementError, RequestError
-from deepvm.io.times import format_time
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
 from deepvm.catalog.measured.tables import entry_of, read_tables
+from deepvm.core.units import parse_time
 from deepvm.documents.inputs.tables import read_document
 from deepvm.errors import RequestError
-from deepvm.io.times import parse_time
 from deepvm.services.profile.saving import entry_from
 
 

@@ -35,7 +35,6 @@ from support.small_disk import small_disk
 
 from deepvm.catalog.measured import storage
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.measured.storage import default_folder
 from deepvm.catalog.measured.tables import (
     CURRENT,
     PREVIOUS,
@@ -50,6 +49,7 @@ from deepvm.catalog.measured.tables import (
 )
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.user_dirs import own_data_folder
 
 FORK = multiprocessing.get_context("fork")
 
@@ -447,8 +447,8 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("XDG_DATA_HOME", raising=False)
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        assert default_folder(environ) == platformdirs.user_data_path("deepvm")
-    assert default_folder({"DEEPVM_DATA_DIR": str(tmp_path)}) == tmp_path
+        assert own_data_folder(environ) == platformdirs.user_data_path("deepvm")
+    assert own_data_folder({"DEEPVM_DATA_DIR": str(tmp_path)}) == tmp_path
 
 
 def test_without_a_file_nothing_slow_is_loaded(tmp_path: Path) -> None:

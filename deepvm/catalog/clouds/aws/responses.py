@@ -18,7 +18,7 @@ import jmespath
 
 from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.cluster.instances import Market
-from deepvm.io.times import format_time
+from deepvm.core.units import format_time
 
 _MIB_PER_GIB = 1024
 

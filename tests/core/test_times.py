@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deepvm.io.times import format_time, parse_time
+from deepvm.core.units import format_time, parse_time
 
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 # A day inside the years of four digits, so that no zone leaves them.
