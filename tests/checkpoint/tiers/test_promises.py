@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import logging
 import os
 import re
 import threading
@@ -28,6 +30,7 @@ torch = pytest.importorskip("torch")
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.network import ack_poller  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
@@ -234,7 +237,8 @@ def test_a_version_that_the_node_gives_up() -> None:
         to.close()
 
 
-def test_a_level_that_takes_too_long() -> None:
+def test_a_level_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ack_poller, "_POLL_S", 0.2)
     with running() as node:
         to = tier(node, await_s=0.2)
         _, reasons = lost(to.put, world=2)
@@ -258,11 +262,13 @@ def test_a_node_that_says_nonsense_of_its_versions(
     body: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is a line in the log, and the next answer counts."""
-    answer, said = VersionRegistry.wait, list[bool]()
+    answer, asked = VersionRegistry.wait, itertools.count()  # counts in several threads
 
     def wait(registry: VersionRegistry, *words: Any) -> Any:
-        said.append(True)
-        return body if len(said) == 1 else answer(registry, *words)
+        return body if next(asked) == 0 else answer(registry, *words)
+
+    def malformed() -> list[logging.LogRecord]:
+        return [r for r in caplog.records if "malformed states" in r.getMessage()]
 
     monkeypatch.setattr(VersionRegistry, "wait", wait)
     layout = make_layout(50_000, 2)
@@ -271,7 +277,8 @@ def test_a_node_that_says_nonsense_of_its_versions(
         for rank, place in enumerate(places):
             place.put(Shard("job", 1, rank, layout, make_image(layout, 1)), acks[rank])
         assert acks[0].wait(Level.REMOTE) and acks[1].wait(Level.REMOTE)
+        assert until(malformed)  # what is closed earlier reads no answer
         for place in places:
             place.close()
-    (record,) = [r for r in caplog.records if "malformed states" in r.getMessage()]
+    (record,) = malformed()
     assert not record.exc_info
