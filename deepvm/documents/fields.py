@@ -40,13 +40,18 @@ class InvalidValueError(ValueError):
     """The reason for which a validator refuses a value, where the description does not tell it."""
 
 
-def as_number(value: Any) -> Any:
-    """CSV has only texts, and YAML reads 1e6 as one; true is no 1."""
-    if isinstance(value, bool):
+def _plain_digits(value: Any) -> Any:
+    """Python also reads ``1_000`` and digits of other scripts; true is no 1."""
+    odd = isinstance(value, str) and ("_" in value or not value.isascii())
+    if odd or isinstance(value, bool):
         raise ValueError("expected a number")
-    if isinstance(value, str):
-        return float(value)
     return value
+
+
+def as_number(value: Any) -> Any:
+    """CSV has only texts, and YAML reads 1e6 as one."""
+    value = _plain_digits(value)
+    return float(value) if isinstance(value, str) else value
 
 
 def _in_full(value: object) -> object:
@@ -143,7 +148,9 @@ ShortWhole = Annotated[Whole, BeforeValidator(_in_full)]
 StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
 StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
 Exact = Annotated[Decimal, BeforeValidator(_as_exact)]
-Price = Annotated[Decimal, Field(gt=0, le=MAX_USD, decimal_places=6)]
+Price = Annotated[
+    Decimal, Field(gt=0, le=MAX_USD, decimal_places=6), BeforeValidator(_plain_digits)
+]
 Day = Annotated[date, BeforeValidator(_as_day)]
 Instant = Annotated[datetime, BeforeValidator(_as_instant)]
 Moment = Annotated[str, AfterValidator(_as_moment)]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from deepvm.documents import fields
 from deepvm.documents.models import model_of
 
 DECLARED: dict[str, Any] = {
@@ -79,3 +80,11 @@ def test_limits_of_lists_and_keys_of_later_versions(places: type[BaseModel]) -> 
     assert places.model_validate({"places": [region] * 2})
     with pytest.raises(ValidationError):
         places.model_validate({"places": [region] * 3})
+
+
+@pytest.mark.parametrize("kind", [fields.Price, fields.Number, fields.ShortWhole])
+@pytest.mark.parametrize("text", ["1_000", "\u0663", "0x10", "nan", "", True])
+def test_numbers_have_plain_digits(kind: Any, text: object) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_python(text)
+    assert TypeAdapter(kind).validate_python("3e0") == 3
