@@ -143,18 +143,26 @@ class RegionMarket:
         table = performance_table()
         absent = dict(table.absent)
         offered = self._data(OFFERINGS)
+        specs = self._data(SPECS)
+        sizes = {name: spec["vcpus"] for name, spec in specs.items()}
+        listed_usd = {n: Decimal(p) for n, p in self._data(ON_DEMAND).items() if n in specs}
+        changes = {name: self._changes(name) for name in specs}
+        wrong: Sequence[str] = ()
+        if self.request.history:
+            # Of all zones, whatever is sold today: what is usual does not depend on the request.
+            wrong = drop_implausible_prices(sizes, dict(listed_usd), changes)[SPOT]
         vcpus = {}
         on_demand = {}
         spot = {}
-        for name, spec in sorted(self._data(SPECS).items()):
+        for name, spec in sorted(specs.items()):
             if zone and offered and zone not in offered.get(name, ()):
                 absent[name] = f"{name} is not offered in zone {zone}"
                 continue
-            vcpus[name] = spec["vcpus"]
-            if name in self._data(ON_DEMAND) and spec.get("on_demand", True):
-                on_demand[name] = Decimal(self._data(ON_DEMAND)[name])
+            vcpus[name] = sizes[name]
+            if name in listed_usd and spec.get("on_demand", True):
+                on_demand[name] = listed_usd[name]
             if spec.get("spot", True):
-                spot[name] = self._spot_points(name, zone)
+                spot[name] = self._over_time(name, changes[name], zone)
         # Before types are built: a wrong price must not become that of the cheapest zone.
         refused = drop_implausible_prices(vcpus, on_demand, spot)
         instances = []
@@ -164,7 +172,7 @@ class RegionMarket:
                 instances.append(self._instance(name, on_demand.get(name), zones))
             else:
                 absent[name] = f"{name} has no price in {region}"
-        refused[self.request.spot] = refused.pop(SPOT)
+        refused[self.request.spot] = [*wrong, *refused.pop(SPOT)]
         doubted = []
         for kind, texts in refused.items():
             if texts:
@@ -251,33 +259,38 @@ class RegionMarket:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {self.region}: {known}")
 
-    def _spot_points(self, name: str, wanted: str) -> dict[str, list[PricePoint]]:
+    def _changes(self, name: str) -> dict[str, list[PricePoint]]:
         """A type's spot prices by zone: the current ones, or all of the history."""
+        zones = self._data(self.request.spot).get(name, {})
+        if self.request.history:
+            return {z: [PricePoint(at_s, Decimal(p)) for at_s, p in zones[z]] for z in zones}
+        return {zone: [PricePoint(0, Decimal(p), since)] for zone, (p, since) in zones.items()}
+
+    def _over_time(
+        self, name: str, changes: Mapping[str, Sequence[PricePoint]], wanted: str
+    ) -> dict[str, list[PricePoint]]:
+        """What a type's spot VMs cost by the price basis, in each zone that counts."""
         today = self.signals.get(SPOT)
-        points = {}
-        for zone, rows in self._data(self.request.spot).get(name, {}).items():
+        start = self.now - timedelta(days=int(self.request.days))
+        window = (int(start.timestamp()), int(self.now.timestamp()))
+        prices = {}
+        for zone, points in changes.items():
             # A zone without a price today sells none, whatever it cost before.
             sold = today is None or not today.fresh or zone in today.data.get(name, ())
-            if not sold or wanted not in ("", zone):
-                continue
-            if self.request.history:
-                points[zone] = [PricePoint(at_s, Decimal(price)) for at_s, price in rows]
-            else:
-                points[zone] = [PricePoint(0, Decimal(rows[0]), rows[1])]
-        return points
+            price = price_over_time(points, *window, PriceBasis(self.request.price_basis))
+            if price is not None and sold and wanted in ("", zone):
+                prices[zone] = [PricePoint(0, price, points[-1].since)]
+        return prices
 
     def _zone_prices(self, zones: Mapping[str, Sequence[PricePoint]]) -> list[ZonePrice]:
         """A type's spot price by zone, cheapest first."""
         names: Mapping[str, str] = self._data(ZONES)
         shuffled = ZONES in self.cloud.kinds  # else a zone's id is its name for everybody
-        start = self.now - timedelta(days=int(self.request.days))
-        window = (int(start.timestamp()), int(self.now.timestamp()))
-        prices = []
-        for zone, points in zones.items():
-            price = price_over_time(points, *window, PriceBasis(self.request.price_basis))
-            if price is not None:
-                name = names.get(zone, "" if shuffled else zone)
-                prices.append(ZonePrice(zone, price, name, points[-1].since))
+        prices = [
+            ZonePrice(zone, p.usd_per_hour, names.get(zone, "" if shuffled else zone), p.since)
+            for zone, points in zones.items()
+            for p in points
+        ]
         return sorted(prices, key=lambda z: (z.usd_per_hour, z.zone))
 
     def _instance(

@@ -177,6 +177,20 @@ def test_a_bad_change_of_a_history_is_as_if_it_had_not_been() -> None:
         assert refused(catalog, "history:10") == 4
 
 
+def test_a_history_is_judged_by_all_zones_whichever_is_wanted() -> None:
+    start = int((NOW - timedelta(days=10)).timestamp())
+    wrong = [[start - 5, "900"], [start + 86_400, "0.20"]]
+    zones = {"use1-az1": wrong, **{f"use1-az{n}": [[start - 5, "0.20"]] for n in (2, 3, 4)}}
+    history = {name: zones for name in ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge")}
+    found = signals(on_demand={"c5.xlarge": "0.17"}) | {
+        "history:10": Signal("history:10", "us-east-1", NOW, "a history", history)
+    }
+    for zone in ("", "use1-az1"):
+        catalog = joined(found, price_basis=PriceBasis.MAX, days=10, zone=zone)
+        assert catalog["g4dn.xlarge"].spot_zones[0].usd_per_hour == Decimal("0.20")
+        assert refused(catalog, "history:10") == 3
+
+
 def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:
     """With what was refused, the bound, and what helps: to ask the same server again does not."""
     with pytest.raises(MissingDataError) as caught:
