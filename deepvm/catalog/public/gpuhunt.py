@@ -54,7 +54,8 @@ def parse(body: bytes, cloud: str) -> Rows:
     table = Rows()
     table.read(csv_rows(body, _COLUMNS, {"cpu_arch": "arch"}), lambda row: _cells(row, cloud))
     if cloud == "gcp":
-        table.offers = without_reserved(table.offers, lambda o: (o.gpu, o.gpu_memory_gib))
+        offers = without_reserved(table.offers, lambda o: (o.gpu, o.gpu_memory_gib))
+        table.offers = [o for o in offers if o.on_demand or o.spot]
     return table
 
 

@@ -96,8 +96,8 @@ _Count = Annotated[int, BeforeValidator(float), Field(gt=0, lt=1e9)]
 _Gib = Annotated[float | None, Field(gt=0, lt=1e9)]
 _Price = Annotated[str | None, BeforeValidator(price_text)]
 # What a downloaded file says is printed and becomes the name of a folder.
-_Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
-_Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
+_Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$", title="name")]
+_Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", title="name")]
 
 
 class Offer(BaseModel):
@@ -153,7 +153,9 @@ class Rows:
     def _add(self, cells: Cells | None) -> None:
         if cells is None or not (cells["on_demand"] or cells["spot"]):
             return
-        if not cells["gpu"]:
+        if cells["gpu"]:
+            cells["gpu_count"] = cells["gpu_count"] or "0"  # which is refused
+        else:
             cells["gpu_count"] = cells["gpu_memory_gib"] = ""
         offer = Offer.model_validate({name: cell for name, cell in cells.items() if cell})
         if offer.on_demand is None and offer.spot is None:

@@ -82,7 +82,7 @@ def _cells(row: Cells, cloud: str) -> Cells | None:
             row[market] = ""
     if cloud == "runpod":
         # Its regions are countries, its zones data centres, and a cluster is in one of these.
-        row |= {"region": row["zone"].lower(), "zone": ""}
+        row |= {"region": row.get("zone", "").lower(), "zone": ""}
         # It writes the on-demand price into both columns: nothing is known of the other market.
         if price_text(row["spot"]) == price_text(row["on_demand"]):
             row["spot"] = ""
@@ -135,13 +135,16 @@ def _with_gpus(row: Cells, gpus_of_zones: Mapping[tuple[str, int, str], Offer]) 
         return None
     if not model:
         return host
-    gpus = gpus_of_zones.get((model, many, host["zone"]))
+    gpus = gpus_of_zones.get((model, many, host.get("zone", "")))
     if gpus is None:  # the host's price alone is not that of the VM
         return None
     on_demand, spot = gpus.on_demand, gpus.spot
     if not host["instance_type"].startswith(_GCP_SOLD_BY_GPU):
-        on_demand = total(price_text(host["on_demand"]), on_demand)
-        spot = total(price_text(host["spot"]), spot)
+        texts = (host["on_demand"], host["spot"])
+        prices = [*map(price_text, texts)]
+        if any(texts) and not any(prices):
+            raise BadRowError("unreadable price")
+        on_demand, spot = total(prices[0], on_demand), total(prices[1], spot)
     cells = {"gpu": model, "gpu_count": str(many), "gpu_memory_gib": str(gpus.gpu_memory_gib or "")}
     return {**host, **cells, "on_demand": on_demand or "", "spot": spot or ""}
 

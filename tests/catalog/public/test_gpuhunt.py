@@ -137,6 +137,20 @@ def test_a_market_that_is_neither_breaks_the_row() -> None:
     assert check(gpuhunt.parse(csv_file(HUNT_HEAD, rows), "aws")).refused.total() == 1
 
 
+def test_a_price_of_reserved_gpus_alone_is_no_offer() -> None:
+    rows = [
+        f"a2-highgpu-1g,{zone}-a,{price},12,85.0,1,A100,40.0,{spot},,nvidia,,,"
+        for zone, price, spot in (
+            ("us-central1", "3.67", "False"),
+            ("us-east1", "3.67", "False"),
+            ("europe-west4", "1.5", "False"),
+            ("asia-east1", "1.1", "True"),
+        )
+    ]
+    found = gpuhunt.parse(csv_file(HUNT_HEAD, rows), "gcp").offers
+    assert [o.region for o in found] == ["us-central1", "us-east1", "asia-east1"]
+
+
 def fetched(monkeypatch: pytest.MonkeyPatch, path: str = "", answer: object = None) -> bytes:
     with public_server() as server:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

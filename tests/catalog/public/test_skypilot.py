@@ -209,6 +209,7 @@ def test_a_region_of_runpod_is_a_data_centre() -> None:
             (6, "inf"),
             (6, "1e400"),
             (2, "two"),
+            (2, ""),
             (8, "../../etc"),
             (9, "az\x1b[31m"),
         ),
@@ -235,6 +236,19 @@ def test_an_unreadable_cell_costs_its_row(column: int, value: str) -> None:
         assert found[0].on_demand is None
     else:
         assert not found and checked.refused.total() == 1
+
+
+def test_a_name_that_is_none_is_counted_as_such() -> None:
+    row = "g4dn.2xlarge,T4,1.0,8.0,32.0,,0.752,,../../etc,use1-az1,x86_64"
+    table = skypilot.parse(skypilot_file("aws", row), "aws")
+    assert table.refused == {("../../etc", "unreadable name"): 1}
+
+
+@pytest.mark.parametrize("cloud", ["runpod", "gcp"])
+def test_a_file_without_zones_has_no_place_of_an_offer(cloud: str) -> None:
+    head = "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice"
+    row = "a2-highgpu-1g,12,85,,,us-central1,1,"
+    assert skypilot.parse(f"{head}\n{row}\n".encode(), cloud).offers == []
 
 
 @pytest.mark.parametrize(
