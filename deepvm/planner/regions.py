@@ -90,7 +90,9 @@ class Comparison(Answer):
 def compare(answers: Sequence[Recommendations]) -> Comparison:
     """Rank the clusters of all answers by the rules within one region, then by region name."""
     if len(answers) == 1:
-        return Comparison(tuple(answers), tuple(RankedPlan(answers[0], r) for r in answers[0]))
+        return Comparison(
+            tuple(answers), tuple(RankedPlan(answers[0], r) for r in answers[0].configurations)
+        )
     left = sorted((RankedPlan(a, r) for a in answers for r in a), key=_tie_break)
     ranked: list[RankedPlan] = []
     while left:

@@ -75,7 +75,7 @@ def _next_steps(view: PlanView) -> list[str]:
     cloud = cloud_of(view.answer.catalog.name)
     export = "Next: add -o json > plan.json; deepvm export plan.json --to"
     more = "Reasons, doubts, rejected types: --why"
-    if any(group.instance.reserved for group in view.answer[0].cluster.groups):
+    if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
         trains = "It trains on the reserved VMs as they are."
         return [f"{export} torchrun --output-dir launch", f"{trains} {more}"]
     if not cloud.has_api:

@@ -33,6 +33,7 @@ from deepvm.reports.plans.words import (
     amount,
     cluster_words,
     dollars,
+    exact_usd,
     gain_words,
     gpus_of,
     in_cents,
@@ -156,7 +157,7 @@ class PlanView:
     @property
     def steps(self) -> int | None:
         """Steps of the whole job."""
-        return steps_of(self.answer[0], self.answer.request)
+        return steps_of(self.answer.configurations[0], self.answer.request)
 
     @property
     def has_estimates(self) -> bool:
@@ -186,10 +187,10 @@ def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
 
 def rows_of(answer: Recommendations) -> list[Row]:
     """What is compared: the first, what costs least for its work, and the best without spot VMs."""
-    if not answer:
+    if not answer.configurations:
         return []
-    first = answer[0]
-    labelled = [(_first_by(answer), answer[0])]
+    first = answer.configurations[0]
+    labelled = [(_first_by(answer), answer.configurations[0])]
     if answer.request.has_objective:
         by_cost = (
             a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK
@@ -218,7 +219,7 @@ def _first_by(answer: Recommendations) -> str:
 
 def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Iterator[Note]:
     """The notes about the first plan, in the order of the screen."""
-    first = answer[0]
+    first = answer.configurations[0]
     request = answer.request
     yield limits_note(answer, rows)
     yield from _simulated(first)
@@ -275,7 +276,7 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
     rivals = []
     for other in answer.configurations[1:]:
         odds = other.prediction.faster_than_first if other.prediction else None
-        other_gpu = other.cluster.gpu.gpu != answer[0].cluster.gpu.gpu
+        other_gpu = other.cluster.gpu.gpu != answer.configurations[0].cluster.gpu.gpu
         if odds is not None and _EVEN <= odds < _MOST_EVEN and other_gpu:
             rivals.append((odds, other))
     if rivals:
@@ -341,18 +342,22 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
             yield Note("bill", f"not counted besides VMs: {left}")
         return
     total = f"{bill.total_usd_per_hour:.2f} $/h"
-    over = bill.total_usd_per_hour > request.budget
+    limits = []
+    if bill.total_usd_per_hour > request.budget:
+        total = exact_usd(bill.total_usd_per_hour)
+        limits.append(f"{plain_usd(request.budget)} $/h")
     if r.whole_usd is not None:
         total += f" and {dollars(r.whole_usd)} $"
         budget = request.work.total_budget if request.work else None
-        over = over or (budget is not None and r.whole_usd > budget)
+        if budget is not None and r.whole_usd > budget:
+            limits.append(f"{plain_usd(budget)} $")
     names = ", ".join(item.name for item in bill.items)
     text = f"besides VMs: {about(bill)}{amount(bill, '')} ({names}), {total} in all"
-    if over:
-        text += ", more than the budget"
+    if limits:
+        text += f", more than {' and '.join(limits)}"
     if left:
         text += f"; without {left}"
-    yield Note("bill", text, "!" if over else "")
+    yield Note("bill", text, "!" if limits else "")
 
 
 def steps_of(first: Recommendation, request: PlanRequest) -> int | None:

@@ -70,11 +70,17 @@ def lost_words(r: Recommendation) -> str:
 
 
 def gain_words(gain: float, objective: Objective) -> str:
-    """``buys 57% more speed``, ``improves total-cost by 8%``."""
+    """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
     share = f"{gain:.0%}" if gain >= 0.01 else "less than 1%"
-    if objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
-        return f"buys {share} more speed"
-    return f"improves {objective.value} by {share}"
+    if objective is Objective.TOTAL_COST:
+        return f"lowers the bill by {share}"
+    if objective is Objective.COST_PER_WORK:
+        return f"lowers the cost of the work by {share}"
+    if objective is Objective.FLOPP:
+        return f"buys {share} more operations per dollar"
+    if gain >= 2:
+        return f"buys {1 + gain:.3g} times the speed"
+    return f"buys {share} more speed"
 
 
 def format_work(throughput: float) -> str:

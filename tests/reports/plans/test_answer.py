@@ -161,7 +161,7 @@ def test_the_next_budget_is_no_trap() -> None:
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
     asked = answered("1", "qwen2.5-1.5b")
-    assert "% more speed" in plan_view.limits_note(asked, plan_view.rows_of(asked)).text
+    assert "times the speed" in plan_view.limits_note(asked, plan_view.rows_of(asked)).text
 
 
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
