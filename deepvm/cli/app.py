@@ -16,11 +16,11 @@ from deepvm.exporters.registry import SUMMARY
 
 
 class Entry(NamedTuple):
-    """A command, or a group of commands, that is not loaded.
+    """A command, or a group of commands, that is not loaded yet.
 
     Attributes:
         help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or
-            a group's app.
+            the app of a group.
         configured: whether files and the environment may set its options, see
             :mod:`deepvm.cli.settings`. context: settings of the option parser.
     """
@@ -41,7 +41,9 @@ COMMANDS = (
         "recommend",
         True,
     ),
-    Entry("explain", "Say why a type is not in the best cluster.", "plan.explain", "explain", True),
+    Entry(
+        "explain", "Explain why a type is not in the best cluster.", "plan.explain", "explain", True
+    ),
     Entry(
         "gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"
     ),
@@ -63,7 +65,7 @@ COMMANDS = (
     ),
     Entry(
         "survive",
-        "Say whether spot VMs can be had, and how long all live.",
+        "Estimate spot availability and time to first preemption.",
         "simulate.survive",
         "survive",
     ),
@@ -73,19 +75,21 @@ COMMANDS = (
         "plan.export",
         "export",
     ),
-    Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
+    Entry(
+        "run", "Run training on preemptible machines with automatic recovery.", "jobs.run", "run"
+    ),
     Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group"),
     Entry(
-        "agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"
+        "agent", "Run a command that saves before its machine is preempted.", "jobs.agent", "agent"
     ),
     Entry(
         "audit",
         "Certify that a training script resumes correctly after kills.",
         "lab.audit",
         "audit",
-        context={"allow_interspersed_args": False},  # options behind SCRIPT are its own
+        context={"allow_interspersed_args": False},  # options after SCRIPT are the script's
     ),
-    Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
+    Entry("inject", "Inject preemptions into a running job.", "jobs.jobs_group", "inject"),
     Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history"),
     Entry(
         "profile",
@@ -108,7 +112,7 @@ COMMANDS = (
     Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group"),
     Entry(
         "reproduce",
-        "Compute the papers' figures again, and compare.",
+        "Recompute the papers' figures and compare.",
         "reproduce.reproduce",
         "reproduce",
     ),
@@ -136,19 +140,19 @@ _EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
 
 def load(entry: Entry) -> Any:
     """The command as the option parser knows it."""
-    found = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
+    loaded = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
     holder = typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
     )
-    if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=entry.name)
+    if isinstance(loaded, typer.Typer):
+        holder.add_typer(loaded, name=entry.name)
     elif entry.configured:
         from deepvm.cli.settings import ConfiguredCommand
 
         width = {"max_content_width": 100}
-        holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
+        holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(loaded)
     else:
-        holder.command(entry.name, context_settings=entry.context)(found)
+        holder.command(entry.name, context_settings=entry.context)(loaded)
     # Not typer's get_command(), which would take a holder of one command apart.
     command = typer.main.get_group(holder).commands[entry.name]
     _keep_examples(command)
@@ -156,28 +160,26 @@ def load(entry: Entry) -> Any:
 
 
 def _keep_examples(command: Any) -> None:
-    """Let help texts show each example on a line of its own, however narrow the terminal.
-
-    People copy them.
-    """
+    """Show each example of a help text on one line, however narrow the terminal."""
+    # People copy examples. A paragraph that starts with \b is not wrapped by the option parser.
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(
         f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs
     )
-    for one in getattr(command, "commands", {}).values():
-        _keep_examples(one)
+    for subcommand in getattr(command, "commands", {}).values():
+        _keep_examples(subcommand)
 
 
 class LazyGroup(TyperGroup):
     """The group ``deepvm``, which loads a command when it is asked for."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Know the names only; typer suggests them after a typing error."""
         super().__init__(**attributes)
+        # Only the names: typer suggests them after a typing error.
         self.commands: dict[str, Any] = dict.fromkeys(e.name for e in COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load one command; None when there is none of this name."""
+        """Load one command; None for an unknown name."""
         return next((load(e) for e in COMMANDS if e.name == cmd_name), None)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

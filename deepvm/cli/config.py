@@ -1,4 +1,4 @@
-"""``deepvm config``: what is set outside the command line, and where."""
+"""``deepvm config``: settings from outside the command line, and their sources."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def show(output: Output = "table") -> None:
     DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the current folder, the user's own file (DEEPVM_CONFIG
     names another one), the default.
     """
-    found = read_settings(os.environ)
-    settings = [found.by_name.get(name) or _default(each) for name, each in SETTABLE.items()]
+    current = read_settings(os.environ)
+    settings = [current.by_name.get(name) or _default(each) for name, each in SETTABLE.items()]
 
     def table() -> None:
         print_text("config", settings=settings)
-        looked = [
-            f"{printable(path)} ({'read' if there else 'not there'})"
-            for path, there in found.files.items()
+        files = [
+            f"{printable(path)} ({'read' if exists else 'not there'})"
+            for path, exists in current.files.items()
         ]
-        say(f"Files: {', '.join(looked)}")
+        say(f"Files: {', '.join(files)}")
 
-    print_named(output, table, "config", {"settings": settings, "files": found.files})
+    print_named(output, table, "config", {"settings": settings, "files": current.files})
 
 
 def _default(option: SettableOption) -> Setting:

@@ -36,35 +36,31 @@ def cleaning_up() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def filling(place: Path | None, command: str) -> Iterator[None]:
+def filling(path: Path | None, command: str) -> Iterator[None]:
     """Lock the file or folder that a command fills, if any.
 
-    On an interrupt, say that it keeps the results so far.
+    After an interrupt, a message says that the results so far are kept.
 
     Raises RequestError: another process holds the lock, and would overwrite the results.
     """
     lock = None
-    if place is not None and place.parent.is_dir():  # else writing the result will say why
+    if path is not None and path.parent.is_dir():  # else writing the result reports the error
         # A file is replaced after each measurement, so the lock is on a hidden one, removed at the
         # end.
-        lock = FileLock(
-            place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock")
-        )
+        lock = FileLock(path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock"))
         try:
             if not lock.take(shared=False):
-                raise RequestError(
-                    "out", str(place), f"a place that no other '{command}' is writing to now"
-                )
+                raise RequestError("out", str(path), f"one that no other '{command}' writes to now")
         except OSError as error:  # some network file systems have no locks
             note(
-                f"{place} cannot be locked ({error.strerror}): start no second command that writes"
+                f"{path} cannot be locked ({error.strerror}): start no second command that writes"
                 " there"
             )
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        if place is not None and place.exists():
-            say(f"{place} keeps what was measured; the same command continues with the rest")
+        if path is not None and path.exists():
+            say(f"{path} keeps what was measured; the same command continues with the rest")
         raise
     finally:
         if lock is not None:
@@ -78,18 +74,18 @@ class Progress:
     """
 
     def __init__(self, total: int, unit: str) -> None:
-        """Args: how many of what, such as ``runs``."""
+        """Args: total: 0 if it is not known yet. unit: in the plural, such as ``runs``."""
         self._total = total
         self._unit = unit
         self._done = 0
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._over = threading.Event()
-        self._speaker = threading.Thread(target=self._speak, name="progress", daemon=True)
+        self._reporter = threading.Thread(target=self._report, name="progress", daemon=True)
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
         """Start reporting."""
-        self._speaker.start()
+        self._reporter.start()
         return self
 
     def advance(self, count: int, total: int = 0) -> None:
@@ -97,13 +93,13 @@ class Progress:
         self._done += count
         self._total = total or self._total
 
-    def _speak(self) -> None:
+    def _report(self) -> None:
         terminal = sys.stderr.isatty()
         while not self._over.wait((0.1 if self._bar else _QUICK_S) if terminal else _LINE_S):
             done = self._done
             if not self._total:
                 continue
-            took_s = time.monotonic() - self._began
+            took_s = time.monotonic() - self._started
             if self._bar is not None:
                 self._bar.update(0, completed=done)
             elif terminal:
@@ -119,6 +115,6 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         """Remove the bar."""
         self._over.set()
-        self._speaker.join()
+        self._reporter.join()
         if self._bar is not None:
             self._bar.stop()

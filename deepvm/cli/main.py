@@ -36,12 +36,12 @@ class _Interrupt(KeyboardInterrupt):
 class Interrupts:
     """The handler of SIGINT; in its context, while a command runs, it raises KeyboardInterrupt.
 
-    ``heard`` says whether it did: what catches the exception may turn it into another one.
+    ``received`` says whether it did: a handler may turn the exception into another one.
     """
 
     def __init__(self) -> None:
-        """Leave the answer to Python."""
-        self.heard = False
+        """Leave the handler as it is."""
+        self.received = False
         self._ours = False
 
     def take(self) -> None:
@@ -49,7 +49,7 @@ class Interrupts:
         try:
             import signal  # takes a while, in which Ctrl-C must not show a traceback either
 
-            # Behind `&` in a script, or from some supervisors, SIGINT is ignored and has to stay
+            # After `&` in a script, or from some supervisors, SIGINT is ignored and has to stay
             # so.
             if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
                 return
@@ -64,7 +64,7 @@ class Interrupts:
         sys.unraisablehook = _unraisable
 
     def __enter__(self) -> None:
-        """Begin to raise."""
+        """Raise KeyboardInterrupt from here."""
         self._answer(self._raise)
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +78,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, answer)
 
     def _raise(self, _number: int, _frame: FrameType | None) -> None:
-        self.heard = True
+        self.received = True
         raise _Interrupt
 
 
@@ -89,14 +89,14 @@ def _end(_number: int = 0, _frame: FrameType | None = None) -> None:
         os._exit(INTERRUPTED)
 
 
-def _unraisable(what: sys.UnraisableHookArgs) -> None:
+def _unraisable(error: sys.UnraisableHookArgs) -> None:
     """Destructors and callbacks cannot raise.
 
     Python would show the interrupt and continue the command.
     """
-    if isinstance(what.exc_value, KeyboardInterrupt):
+    if isinstance(error.exc_value, KeyboardInterrupt):
         _end()
-    sys.__unraisablehook__(what)
+    sys.__unraisablehook__(error)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # By default, a short run spends a twentieth of its time looking for garbage
         gc.set_threshold(100_000)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Taken out by hand, so that it also works behind the command, where people add it after a
-    # failure.
+    # Removed here, so that it also works after the command, where people add it after a failure.
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
     if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
@@ -142,7 +141,7 @@ def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int
         with interrupts:
             code = _run(words)
     except BaseException as error:
-        if interrupts.heard or isinstance(error, KeyboardInterrupt):
+        if interrupts.received or isinstance(error, KeyboardInterrupt):
             return _interrupted()
         if isinstance(error, BrokenPipeError):
             return PIPE_CLOSED
@@ -151,8 +150,8 @@ def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int
 
             print_exc()
         return _report(error)
-    # A command that was interrupted may also end so; nothing has been said yet.
-    if interrupts.heard or code == INTERRUPTED:
+    # An interrupted command may also return instead of raising; nothing has been printed yet.
+    if interrupts.received or code == INTERRUPTED:
         return _interrupted()
     return code
 
@@ -168,8 +167,8 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except SystemExit as end:
-        # The option parser leaves by itself after shell completion, and when the reader of a pipe
-        # went away; then it has put a wrapper of that name in the place of stdout.
+        # The option parser exits after shell completion, and when the reader of a pipe is gone; it
+        # has then replaced stdout with a wrapper of that name.
         if type(sys.stdout).__name__ == "PacifyFlushWrapper":
             return PIPE_CLOSED
         return int(end.code or 0)
@@ -231,9 +230,8 @@ def _interrupted() -> int:
     import signal
     from contextlib import suppress
 
-    # Who holds the keys down has been heard; the interpreter, on its way out, would show where it
-    # is.
-    with suppress(ValueError):  # only the main thread may say what signals do
+    # Ignore repeated Ctrl-C from here: the interpreter would print a traceback while it exits.
+    with suppress(ValueError):  # only the main thread may set handlers
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _fail("interrupted", INTERRUPTED)
 

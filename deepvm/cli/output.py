@@ -37,7 +37,7 @@ Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
 def say(text: str) -> None:
-    """Print a message, after what was already written to stdout; a terminal's width is kept."""
+    """Print a message on stderr, wrapped to the terminal; flushes stdout first, for the order."""
     from deepvm.reports.terminal import fitted
 
     sys.stdout.flush()
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print what should make a reader careful; in colour on a terminal."""
+    """Print a warning on stderr; in color on a terminal."""
     from deepvm.reports.terminal import WARNING, fitted, paint
 
     sys.stdout.flush()
@@ -53,7 +53,7 @@ def warn(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print something worth knowing."""
+    """Print a message that starts with ``Note:``."""
     say(f"Note: {text}")
 
 
@@ -118,7 +118,10 @@ def print_named(
 
 
 def text(template: str, **data: Any) -> Callable[[], None]:
-    """Prints ``reports/templates/TEMPLATE.txt.j2`` when it is called."""
+    """A function that prints ``reports/templates/TEMPLATE.txt.j2``.
+
+    The template engine is loaded only if the output is a table.
+    """
 
     def table() -> None:
         from deepvm.reports.text import print_text
@@ -128,9 +131,9 @@ def text(template: str, **data: Any) -> Callable[[], None]:
     return table
 
 
-def plot_of(what: str) -> Any:
+def plot_of(subject: str) -> Any:
     """The option ``--plot``; a picture that cannot be drawn is refused before any work is done."""
-    help = f"Also draw {what}, as .png or .svg."
+    help = f"Also draw {subject}, as .png or .svg."
     return opt("", help, "FILE", callback=_checked, rich_help_panel=OUTPUT)
 
 

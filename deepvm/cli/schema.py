@@ -1,4 +1,4 @@
-"""``deepvm schema``: what the documents of commands, and files, hold."""
+"""``deepvm schema``: JSON Schemas of the documents that commands print, and of files."""
 
 from __future__ import annotations
 

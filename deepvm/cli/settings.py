@@ -67,16 +67,16 @@ class SettableOption(NamedTuple):
 
 def _settable() -> dict[str, SettableOption]:
     """The options that may be set, as fields of RankFlags, which has all of them."""
-    found: dict[str, SettableOption] = {}
+    options: dict[str, SettableOption] = {}
     for field in fields(RankFlags):
         about = option_of(field)
         if about is not None:
             default = default_of(field)
             form = list if isinstance(default, list) else about.kind
             key = key_of(field.name, about)
-            found[field.name] = SettableOption(about, key, {form}, default)
-    found["policy"].forms.add(list)  # of sweep
-    return found
+            options[field.name] = SettableOption(about, key, {form}, default)
+    options["policy"].forms.add(list)  # sweep takes several
+    return options
 
 
 SETTABLE = _settable()
@@ -114,8 +114,8 @@ class Setting(NamedTuple):
         message = f"invalid value for {self.key}: {shown(value)} (expected {allowed})"
         return DataError(f"{self.source}: {message}")
 
-    def taken(self, name: str) -> Setting:
-        """The same with the value in the form that the option takes.
+    def converted(self, name: str) -> Setting:
+        """A copy with the value in the form that the option takes.
 
         DataError or RequestError for another form.
         """
@@ -148,7 +148,7 @@ class Settings(NamedTuple):
 NOTHING_SET = Settings({}, {})
 _KEY = "deepvm.settings"  # of a context's ``meta``
 _used: dict[str, Setting] = {}
-"""By the command that runs."""
+"""Settings of the running command, for :func:`set_by`; a process runs one command at a time."""
 
 
 class ConfiguredCommand(TyperCommand):
@@ -166,7 +166,7 @@ class ConfiguredCommand(TyperCommand):
             raise
 
     def make_parser(self, ctx: Any) -> Any:
-        """The option parser; what it finds is looked at before values are converted."""
+        """The option parser; settings are added after it has split the words, before conversion."""
         parser: Any = super().make_parser(ctx)
         parse = parser.parse_args
 
@@ -271,7 +271,7 @@ def used_settings(ctx: Any) -> dict[str, Setting]:
 
 
 def _used_text(ctx: Any) -> str:
-    """What errors say of the settings that were used."""
+    """A sentence for errors that lists the settings that were used; empty without any."""
     given = ", ".join(f"{s.key} ({s.source})" for s in used_settings(ctx).values())
     return given and f"Not from the command line: {given}; see 'deepvm config show'."
 
@@ -296,22 +296,22 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
     Note misspelled variables. Raises DataError about a file, RequestError about a variable.
     """
-    found = _of_environment(environ)
+    settings = _of_environment(environ)
     files = {}
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
         values = _read(path)
         files[str(path)] = values is not None
-        found = _of_file(path, values or {}) | found
+        settings = _of_file(path, values or {}) | settings
     known = {*map(variable_of, _BY_KEY), *OTHER_VARIABLES}
     for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
         # Other programs may use this prefix: only near misses are reported.
         for meant in difflib.get_close_matches(variable, known, 1, 0.92):
             note(f"the environment variable {variable} has no effect; did you mean {meant}?")
-    return Settings(found, files)
+    return Settings(settings, files)
 
 
 def _of_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
-    found = {}
+    settings = {}
     for name, (_, key, forms, _) in SETTABLE.items():
         variable = variable_of(key)
         text = environ.get(variable, "").strip()
@@ -321,8 +321,8 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
         elif list in forms:
             value = [word.strip() for word in text.split(",") if word.strip()]
         if text:  # set to nothing, as `DEEPVM_REGION= deepvm ...` does, is not set
-            found[name] = Setting(key, value, "environment", variable).taken(name)
-    return found
+            settings[name] = Setting(key, value, "environment", variable).converted(name)
+    return settings
 
 
 def _user_file(environ: Mapping[str, str]) -> Path | None:
@@ -340,7 +340,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What a file says; None when there is no such file. Raises DataError."""
+    """The contents of a file; None when there is no such file. Raises DataError."""
     if is_missing(path):
         return None
     try:
@@ -358,7 +358,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _of_file(path: Path, values: Mapping[str, Any]) -> dict[str, Setting]:
-    found = {}
+    settings = {}
     for written, value in values.items():
         key = written.replace("_", "-")
         if key != written and key in values:
@@ -369,12 +369,12 @@ def _of_file(path: Path, values: Mapping[str, Any]) -> dict[str, Setting]:
             for near in difflib.get_close_matches(key, _BY_KEY, 1):
                 hint = f"did you mean {near}?"
             raise DataError(f"{path}: unknown key {shown(written)} ({hint})")
-        setting = Setting(key, value, "file", str(path)).taken(name)
-        found[name] = setting._replace(value=_in_place(name, setting.value, path))
-    return found
+        setting = Setting(key, value, "file", str(path)).converted(name)
+        settings[name] = setting._replace(value=_relative_to(name, setting.value, path))
+    return settings
 
 
-def _in_place(name: str, value: Value | None, file: Path) -> Value | None:
+def _relative_to(name: str, value: Value | None, file: Path) -> Value | None:
     """A path relative to the settings file that names it, not to the working folder."""
     if not isinstance(value, str) or not value:
         return value

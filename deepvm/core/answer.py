@@ -42,7 +42,6 @@ class Rows(Answer, Sequence[Row]):
     rows: tuple[Row, ...]
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self.rows)
 
     @overload
@@ -52,5 +51,4 @@ class Rows(Answer, Sequence[Row]):
     def __getitem__(self, index: slice) -> Sequence[Row]: ...
 
     def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        """The row at this place."""
         return self.rows[index]

@@ -1,7 +1,7 @@
-"""The bill besides VMs: which costs there are, the rate of each, and what is not counted.
+"""The bill besides VMs: the costs, the rate of each, and what is not counted.
 
-One place counts it, so that every answer, document and page says the same. Clouds bill a month as
-730 hours. Traffic is counted as if nothing of an account's free allowance were left.
+It is computed only here, so that every answer, document and page has the same figures. Clouds bill
+a month as 730 hours. Traffic is counted as if nothing of an account's free allowance were left.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Bill:
 
     @property
     def doubtful(self) -> tuple[str, ...]:
-        """The items whose rates are not the cloud's own words."""
+        """The items whose rates are copies, and not from the cloud itself."""
         return tuple(i.name for i in self.items if i.source is not None and not i.source.official)
 
     @property
@@ -231,22 +231,23 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
 
 
 def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
-    """What the planner adds to prices; nothing where the bill does not count.
+    """What the planner adds to prices; 0 where the bill does not count.
 
     Google's NAT gateway costs no more for the 33rd VM: for larger clusters it is a little less than
     is added.
     """
     if rates is None or not extras.counted:
         return Surcharge()
-    # Of no VM, of one spot VM, of one on demand
+    # The bills of no VM, of one spot VM, of one on-demand VM
     none, spot, on_demand = (
         bill_of(RentedVms(*vms, Decimal(0), hours=1), rates, extras)
         for vms in ((0, 0), (1, 0), (0, 1))
     )
-    alone, with_spot, with_on_demand = (
+    # The bill is linear in the VMs of each market, so two differences give the cost of each VM.
+    base, with_spot, with_on_demand = (
         int(bill.usd_per_hour * MICRO_USD) for bill in (none, spot, on_demand)
     )
-    return Surcharge(with_spot - alone, with_on_demand - alone, alone, none.usd_once)
+    return Surcharge(with_spot - base, with_on_demand - base, base, none.usd_once)
 
 
 def _lines(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem | UncountedCost]:
@@ -283,19 +284,19 @@ def _item(name: str, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
         disk = _disk(rates, extras)
         assert disk is not None and extras.disk_gb is not None
         usd = vms.count * _per_hour(extras.disk_gb * disk.usd_per_gb_month)
-        what = (
+        text = (
             f"{counted(vms.count, 'disk')} of {_in_gb(extras.disk_gb)} {disk.kind},"
             f" {disk.usd_per_gb_month:f} $ a GB and month"
         )
-        return BillItem(name, what, usd, source=disk.source)
+        return BillItem(name, text, usd, source=disk.source)
     if name == ADDRESSES:
         address = rates.address
         assert address is not None
         prices = [(vms.spot, address.of_spot), (vms.on_demand, address.usd_per_hour)]
         usd = sum((count * price for count, price in prices), Decimal(0))
         each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
-        what = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
-        return BillItem(name, f"{what}, {each} $/h each", usd, source=address.source)
+        text = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
+        return BillItem(name, f"{text}, {each} $/h each", usd, source=address.source)
     if name == NAT:
         nat = rates.nat
         assert nat is not None
@@ -303,33 +304,33 @@ def _item(name: str, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
         if rates.address is not None:
             usd += rates.address.usd_per_hour
         through = (extras.egress_gb or Decimal(0)) * nat.usd_per_gb
-        what = f"a NAT gateway with its address, {nat.usd_per_gb:f} $ a GB"
-        return BillItem(name, what, usd, _exact(through), nat.source)
+        text = f"a NAT gateway with its address, {nat.usd_per_gb:f} $ a GB"
+        return BillItem(name, text, usd, _exact(through), nat.source)
     if name == EGRESS:
         egress = rates.egress
         assert egress is not None and extras.egress_gb is not None
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
         usd = months * egress.usd(extras.egress_gb / months)
-        what = f"{_in_gb(extras.egress_gb)} to the internet"
+        text = f"{_in_gb(extras.egress_gb)} to the internet"
         if free := egress.free_gb_per_month:
-            what += f"; an account's free {free:f} GB a month may be used up"
-        return BillItem(name, what, usd_once=_exact(usd), source=egress.source)
+            text += f"; an account's free {free:f} GB a month may be used up"
+        return BillItem(name, text, usd_once=_exact(usd), source=egress.source)
     bucket = rates.bucket
     assert bucket is not None and extras.bucket_gb is not None
-    what = (
+    text = (
         f"{_in_gb(extras.bucket_gb)} in a bucket, {bucket.usd_per_gb_month:f} $ a GB and month,"
         " without requests"
     )
     usd = _per_hour(extras.bucket_gb * bucket.usd_per_gb_month)
-    return BillItem(name, what, usd, source=bucket.source)
+    return BillItem(name, text, usd, source=bucket.source)
 
 
 def _boot(vms: RentedVms) -> BillItem | UncountedCost:
     if vms.hours is not None:
         return UncountedCost(BOOT, "in the job's time and bill already", included=True)
     once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
-    what = f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train"
-    return BillItem(BOOT, what, usd_once=once)
+    text = f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train"
+    return BillItem(BOOT, text, usd_once=once)
 
 
 def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:

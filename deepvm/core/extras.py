@@ -1,6 +1,6 @@
-"""What users say of the costs besides VMs: which are counted, and how much of each.
+"""Options for costs besides VMs: which are counted, and how much of each.
 
-Apart from the bill, so that a request without any of them need not load it.
+Separate from the bill, which a request without them need not load.
 """
 
 from __future__ import annotations

@@ -106,9 +106,10 @@ class KnownLifetime:
 def known_life(
     lived_s: float, preemptions: int, machines: int, newest_s: float
 ) -> KnownLifetime | None:
-    """By all lives together, None if the history is too thin; see the module."""
+    """From the total time lived and the preemptions in it; None for fewer than :data:`FEWEST`."""
     if preemptions < FEWEST:
         return None
+    # A Gamma prior that counts as one preemption after SHORT_LIFE_S: careful while little is seen
     seen_s = SHORT_LIFE_S + lived_s
     shape = 1.0 + preemptions
     low_s = seen_s / gamma_quantile(shape, Z80)
@@ -133,7 +134,7 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
 
 
 def history_words(name: str, known: KnownLifetime) -> str:
-    """How long VMs of a type lived by the user's history: with its doubt and its age."""
+    """A sentence about how long VMs of a type lived, with the interval and the newest date."""
     low, mean, high = (
         format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)
     )

@@ -1,7 +1,7 @@
-"""What people call models and GPUs elsewhere, and which of our names they mean.
+"""Other names of models and GPUs, and the names that deepvm has for them.
 
-Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is
-meant is returned as people write it on the command line; empty if unknown.
+Edit distance (:mod:`deepvm.core.spelling`) cannot find that Llama 3.1 8B is llama-8b. Functions
+return the name as it is written on the command line; empty if unknown.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str
     memory = re.search(_GPU_MEMORY, text)
     bare = _bare(re.sub(_GPU_MEMORY, "", text))
     names = {_bare(one): one for one in known}
-    found = names.get(bare) or names.get(_bare(GPUS.get(bare, "")))
-    if not found:
+    model = names.get(bare) or names.get(_bare(GPUS.get(bare, "")))
+    if not model:
         return ""
-    behind = ""
+    memory_words = ""
     if memory and memory_option:
-        behind = f" {memory_option} {memory[1]}GB"
-    return for_a_shell(found) + behind
+        memory_words = f" {memory_option} {memory[1]}GB"
+    return for_a_shell(model) + memory_words
 
 
 def _bare(gpu: str) -> str:
@@ -140,8 +140,8 @@ def not_rented(name: str, known: Collection[str]) -> str:
 
 
 def none_of(gpu: str, known: Collection[str], meant: str) -> str:
-    """What an error lists as allowed for an unknown GPU: the known ones, and a reason or guess."""
-    why = not_rented(gpu, known)
-    if why:
-        return f"{', '.join(known)}; {why}"
+    """The text of an error about an unknown GPU: the known ones, and a reason or a guess."""
+    reason = not_rented(gpu, known)
+    if reason:
+        return f"{', '.join(known)}; {reason}"
     return one_of(gpu, known, ", ", meant=meant)

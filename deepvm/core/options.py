@@ -30,13 +30,13 @@ class Option:
     """How users set a field of a dataclass of options.
 
     Attributes:
-        help: what it says. metavar: what stands for its value.
+        help: its line in ``--help``. metavar: the placeholder of its value.
         names: on the command line, where the field's name is not the option's.
         key: in files, where the option's name is not.
         group: the title above it in ``--help``; those without one are rare.
         kind: of values on the command line. choices: the only ones. least, most: its bounds.
-        complete: what the shell offers, a kind of :mod:`deepvm.cli.help.completion`.
-        read: makes the value of it. into: the field for that, if it has another name.
+        complete: the values that the shell offers, a kind of :mod:`deepvm.cli.help.completion`.
+        read: parses the value. into: the field for the result, if it has another name.
         part: the part of a request that reads it.
     """
 
@@ -76,7 +76,7 @@ def field_named(record: Any, name: str) -> Field[Any]:
 
 
 def again(record: Any, name: str) -> Any:
-    """A field with the option of another record."""
+    """A field of another record once more, with its option and default."""
     return copy(field_named(record, name))
 
 
@@ -86,7 +86,7 @@ def option_of(given: Field[Any]) -> Option | None:
 
 
 def default_of(given: Field[Any]) -> Any:
-    """What a field is unless it is set."""
+    """The default of a field; a new object where it is mutable."""
     if given.default_factory is not MISSING:
         return given.default_factory()
     return given.default
@@ -105,13 +105,13 @@ def one_of_kind(kinds: type[Enum]) -> Reader:
     return read
 
 
-def whole(most: int) -> Reader:
-    """Reads a whole number from 1."""
+def whole(limit: int) -> Reader:
+    """Reads a whole number from 1 to ``limit``."""
 
     def read(value: Any, name: str) -> int:
         from deepvm.core.units import to_whole  # slow to load
 
-        return to_whole(value, name, f"a whole number from 1 to {most}", least=1, most=most)
+        return to_whole(value, name, f"a whole number from 1 to {limit}", least=1, most=limit)
 
     return read
 

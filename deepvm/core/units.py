@@ -19,7 +19,7 @@ from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
 
 MICRO_USD = 1_000_000  # in a dollar
-# That is read; any sum of micro-dollars below it times 4096 VMs fits 64 bits
+# Largest amount that is read: micro-dollars of it times 4096 VMs still fit into 64 bits
 MOST_USD = 1_000_000_000
 GIB = 2**30
 
@@ -130,7 +130,7 @@ def to_micro_usd(price: Decimal) -> int:
 
     Raises a RequestError for more than six decimals.
     """
-    # Quantize() looks at all digits, multiplication at 28
+    # quantize() is exact for any number of digits; multiplication rounds to 28
     exact = price.quantize(MICRO, rounding=ROUND_FLOOR)
     if price != exact:
         raise RequestError(
@@ -169,7 +169,7 @@ _TIME_WORDS = {
     "hrs": "h",
     "days": "d",
 }
-MOST_SECONDS = 10**10  # three hundred years: more is a slip
+MOST_SECONDS = 10**10  # three hundred years: more is a typing error
 
 
 def parse_seconds(
@@ -236,7 +236,7 @@ def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:
     return f"{float(f'{number:.{digits}g}'):g} {unit}"
 
 
-MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
+MOST_BYTES = 10**24  # more is a typing error; floats and solvers still count with it
 
 
 def elapsed(seconds: float) -> str:
@@ -334,7 +334,7 @@ class Interval:
 
     @classmethod
     def exact(cls, value: float) -> Interval:
-        """Without doubt."""
+        """Of a value that is known exactly."""
         return cls(value, value, value)
 
     def scaled(self, factor: float) -> Interval:

@@ -20,7 +20,7 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
 
-PATIENCE_S = 30  # for each request: all are small, and the user waits for the table
+REQUEST_TIMEOUT_S = 30  # for each request: all are small, and the user waits for the table
 
 
 def doctor(
@@ -37,7 +37,7 @@ def doctor(
 ) -> None:
     """Check what live prices need.
 
-    That is the cache, credentials, the clock, each permission, quotas and the price feed. Every
+    Checks the cache, credentials, the clock, each permission, quotas and the price feed. Every
     check is a small read-only request; nothing is started or changed. Exit code 0 when nothing
     failed, else 5.
     """
@@ -54,12 +54,12 @@ def doctor(
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
     regions = regions or [DEFAULT_CLOUD.own_region(profile)]
     checks = [_check_cache(), _check_local_machines()]
-    for asked in regions:
-        note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
+    for own in regions:
+        note(f"checking AWS in {own.name}" + ("" if named else f" ({own.where})"))
         now = datetime.now(timezone.utc)
-        for check in DEFAULT_CLOUD.check(profile, asked.name, now, PATIENCE_S):
+        for check in DEFAULT_CLOUD.check(profile, own.name, now, REQUEST_TIMEOUT_S):
             if len(regions) > 1:
-                check = replace(check, name=f"{asked.name}: {check.name}")
+                check = replace(check, name=f"{own.name}: {check.name}")
             checks.append(check)
     failed = any(c.ok is False for c in checks)
     values = {"ok": not failed, "regions": [r.name for r in regions], "checks": checks}
@@ -78,7 +78,7 @@ def _policy_for(purpose: str) -> str:
 
 
 def _check_cache() -> Check:
-    """Whether answers of AWS can be kept; without that, deepvm works and is slow."""
+    """Whether answers of AWS can be cached; without a cache, deepvm works but is slow."""
     from deepvm.catalog.signals.cache import default_folder
     from deepvm.catalog.signals.cloud import Check
 
@@ -98,12 +98,12 @@ def _check_cache() -> Check:
 
 
 def _check_local_machines() -> Check:
-    """What keeps the processes of a local machine together."""
+    """How the processes of a local machine are ended together: a PID namespace, or a supervisor."""
     from deepvm.catalog.signals.cloud import Check
     from deepvm.jobs.clouds.local import unshared
 
     if unshared():
-        return Check("local machines", True, "each has a PID namespace of its own, by unshare")
+        return Check("local machines", True, "each has its own PID namespace (unshare)")
     detail = "unshare is refused here: a process of deepvm's own keeps machines together"
     advice = "nothing, unless you kill -9 that process and its child at once"
     return Check("local machines", None, detail, advice)

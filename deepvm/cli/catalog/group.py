@@ -1,4 +1,4 @@
-"""``deepvm catalog``: look at catalogs, check and convert one's own."""
+"""``deepvm catalog``: fetch, list, show, compare, validate and convert catalogs."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def show(
 def validate(file: str = arg("FILE", "A .json or .csv catalog.")) -> None:
     """Check a catalog and name every problem.
 
-    Exit code 0 with a summary, or 4 with the place of every problem, what was found and what is
-    allowed.
+    Exit code 0 with a summary, or 4 with the location, the value and the expected form of every
+    problem.
     """
     from deepvm.catalog.lint import catalog_warnings
     from deepvm.catalog.store import load_catalog
@@ -126,7 +126,7 @@ def validate(file: str = arg("FILE", "A .json or .csv catalog.")) -> None:
 
     loaded = load_catalog(file)
     sys.stdout.write(f"{file}: ok, {type_counts(loaded)}\n")
-    for doubt in loaded.provenance.doubts:  # names the file, and the place of the price
+    for doubt in loaded.provenance.doubts:  # each names the file and the price
         warn(doubt)
     _warn(file, catalog_warnings(loaded))
 

@@ -101,7 +101,7 @@ def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
 def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
     """Download the first public catalog of each cloud, or the wanted one.
 
-    Raises CloudError: one gave no answer that can be used. DataError: the cache takes nothing.
+    Raises CloudError: one gave no usable answer. DataError: the cache cannot be written.
     """
     from deepvm.reports.prices.status import print_files
 
@@ -117,10 +117,10 @@ def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
     if errors:
         catalog, error = errors[0]
         names = joined(c.cloud.name for c, _ in errors)
-        what = f"nothing came from {catalog.source.title} for {names}"
-        raise CloudError(what, error.why, f"{error.what}: {error.detail}", error.advice)
+        subject = f"nothing came from {catalog.source.title} for {names}"
+        raise CloudError(subject, error.why, f"{error.what}: {error.detail}", error.advice)
     for catalog in catalogs:
-        _check_kept(catalog.cache)
+        _check_written(catalog.cache)
 
 
 def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
@@ -152,7 +152,7 @@ def _refresh_aws(
     quotes = CloudApi(cache, providers, now, say, patient=True).fetch(requests)
     print_quotes(requests, quotes, now)
     _conclude(requests, quotes)
-    _check_kept(cache)
+    _check_written(cache)
 
 
 def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
@@ -188,17 +188,15 @@ def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) ->
     return tuple(dict.fromkeys(regions))
 
 
-def _no_credentials(what: str) -> CloudError:
+def _no_credentials(subject: str) -> CloudError:
     keys = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     advice = f"{keys}; --source skypilot needs no account"
-    return CloudError(what, "credentials", "no AWS credentials were found", advice)
+    return CloudError(subject, "credentials", "no AWS credentials were found", advice)
 
 
 def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
-    """Note what failed. Raises CloudError: a region has only what is public.
-
-    A timer must notice that.
-    """
+    """Note what failed. Raises CloudError: a region has nothing but public signals."""
+    # An error and not a note: a timer that refreshes must notice expired credentials.
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import grouped
 
@@ -213,15 +211,15 @@ def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
         else:
             note("; ".join(filter(None, (str(failures), failures.advice))))
     if fatal is not None:
-        what = f"nothing came from AWS for {joined(without)}"
-        raise CloudError(what, fatal.error.why, str(fatal), fatal.error.advice)
+        subject = f"nothing came from AWS for {joined(without)}"
+        raise CloudError(subject, fatal.error.why, str(fatal), fatal.error.advice)
 
 
-def _check_kept(cache: Cache) -> None:
-    """Note what went wrong with the cache. Raises DataError: it takes nothing."""
+def _check_written(cache: Cache) -> None:
+    """Note what went wrong with the cache. Raises DataError: it cannot be written."""
     notes = cache.take_notes()
     if not cache.keeps:
         reason = next(iter(notes), "there is no home folder; DEEPVM_CACHE_DIR names another")
-        raise DataError(f"what was fetched could not be kept: {reason}")
+        raise DataError(f"the fetched data could not be cached: {reason}")
     for text in notes:
         note(text)

@@ -16,8 +16,8 @@ def status(
 ) -> None:
     """Show the cache of prices and types.
 
-    How much there is, how old it is, whether it is fresh, and what renews it. Sends no requests and
-    changes nothing.
+    Lists what it holds, how old that is, whether it is fresh, and what renews it. Sends no requests
+    and changes nothing.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.public.public_market import AUTO, public_catalogs
@@ -41,6 +41,6 @@ def status(
     if output != "table" or DEFAULT_CLOUD not in clouds:
         return
     if cache.folder is None:
-        note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
+        note("there is no home folder for the cache; DEEPVM_CACHE_DIR names another folder")
     elif not any(row.path for row in signals):
-        note(f"nothing is kept in {cache.folder}; 'deepvm catalog refresh' fetches from AWS")
+        note(f"{cache.folder} is empty; 'deepvm catalog refresh' fetches from AWS")

@@ -30,7 +30,7 @@ from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
 _STATE = "100MB"
-_MOST_TRAINERS = 10_000
+_MAX_TRAINERS = 10_000
 
 
 @app.command(short_help="Measure how long a save blocks training.")
@@ -46,7 +46,7 @@ def bench(
     ),
     folder: str = opt(".", "Where to write temporary files.", "FOLDER", "--dir"),
     steps: int = opt(4, "Training steps after each save.", "N"),
-    trainers: str = opt("", "A memory node alone, with so many at once: 1,4,16.", "N,..."),
+    trainers: str = opt("", "Only a memory node, with so many at once: 1,4,16.", "N,..."),
     state: str = opt(_STATE, "With --trainers: sizes of each one's state.", "SIZE,..."),
     ranks: int = opt(1, "With --trainers: processes of each, which share its state.", "N"),
     plot: str = plot_of("the ratios"),
@@ -58,16 +58,16 @@ def bench(
     with fsync.
 
     With --trainers a memory node on this machine takes states of that many processes at once, as
-    fast as they can send, beside plain TCP, a copy in memory and a write past the page cache.
+    fast as they can send, next to plain TCP, a copy in memory and a write past the page cache.
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
-    unfit: dict[str, tuple[Any, Any]] = {"state": (state, _STATE), "ranks": (ranks, 1)}
+    defaults: dict[str, tuple[Any, Any]] = {"state": (state, _STATE), "ranks": (ranks, 1)}
     allowed = "only together with --trainers"
     if trainers:
-        unfit = {"plot": (plot, ""), "model": (model, "resnet18")}
-        allowed = "none with --trainers, which measures a memory node alone"
-    for option, (given, default) in unfit.items():
+        defaults = {"plot": (plot, ""), "model": (model, "resnet18")}
+        allowed = "none with --trainers, which measures only a memory node"
+    for option, (given, default) in defaults.items():
         if given != default:
             raise RequestError(option, given, allowed)
     if trainers:
@@ -77,11 +77,11 @@ def bench(
     from deepvm.reports.profiling.measurements import bench_figure
 
     names = list(filter(None, words(methods, "methods")))
-    place = Path(folder or ".")
-    with cleaning_up():  # gigabytes must not stay behind
-        found = run_bench(model, reps, methods=names, folder=place, steps=steps, say=say)
-    print_as(output, text("ckpt_bench", bench=found), found.document)
-    draw(plot, lambda: bench_figure(found))
+    path = Path(folder or ".")
+    with cleaning_up():  # gigabytes must not be left on the disk
+        result = run_bench(model, reps, methods=names, folder=path, steps=steps, say=say)
+    print_as(output, text("ckpt_bench", bench=result), result.document)
+    draw(plot, lambda: bench_figure(result))
 
 
 def _bench_node(
@@ -89,18 +89,18 @@ def _bench_node(
 ) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
 
-    counts = [whole(_MOST_TRAINERS)(word, "trainers") for word in words(trainers, "trainers")]
-    # The unit may stand behind the last of several: 0.1,1,4GB.
+    counts = [whole(_MAX_TRAINERS)(word, "trainers") for word in words(trainers, "trainers")]
+    # The unit may follow only the last of several sizes: 0.1,1,4GB.
     unit = state.strip().lstrip("0123456789., ")
     sizes = [
         parse_bytes(word if word[-1:].isalpha() else word + unit, "state")
         for word in words(state, "state")
     ]
     with cleaning_up():
-        found = run_node_bench(
+        result = run_node_bench(
             counts, sizes, reps, ranks=ranks, folder=Path(folder or "."), say=say
         )
-    print_as(output, text("ckpt_bench_node", bench=found), found.document)
+    print_as(output, text("ckpt_bench_node", bench=result), result.document)
 
 
 @app.command("ls")
@@ -156,8 +156,8 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
     Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or
-    a folder in place of a file count as damaged too. A memory node or a bucket is asked for one
-    job, and sends one version after the other here.
+    a folder where a file should be count as damaged, too. A memory node or a bucket is asked for
+    one job, and its versions are downloaded one after the other.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
@@ -206,9 +206,9 @@ def _verify_folder(folder: Path, job: str) -> list[str]:
 
 
 def _verify_job(tier: Tier, job: str, place: str = "") -> Iterator[str]:
-    """Of each version why it is damaged, or nothing.
+    """For each version why it is damaged, or an empty text.
 
-    ``place``: before what is damaged, where that does not name it.
+    ``place``: a prefix for problems that do not name where they are.
     """
     for manifest in tier.versions(job):
         version = manifest.version
@@ -217,10 +217,10 @@ def _verify_job(tier: Tier, job: str, place: str = "") -> Iterator[str]:
             with TemporaryDirectory(prefix="deepvm-verify-") as folder:
                 tier.fetch(manifest, Path(folder))
         except CheckpointError as error:
-            left = {one.version for one in tier.versions(job)}
-            left |= {one.version for one in tier.damaged(job)}
+            left = {record.version for record in tier.versions(job)}
+            left |= {damage.version for damage in tier.damaged(job)}
             if version not in left:
-                # By the retention of a node or a training run
+                # Not damaged: the retention of a node or a training run removed it
                 say(f"version {version} of {job}: removed meanwhile")
                 continue
             if not isinstance(error, DamagedError):
@@ -228,12 +228,12 @@ def _verify_job(tier: Tier, job: str, place: str = "") -> Iterator[str]:
             problem = str(error)
         say(f"version {version} of {job}: {'damaged' if problem else 'good'}")
         yield problem
-    for each in tier.damaged(job):
-        say(f"version {each.version} of {job}: damaged")
+    for damage in tier.damaged(job):
+        say(f"version {damage.version} of {job}: damaged")
         if place:
-            yield f"{place}version {each.version} of {job}: {each.problem}"
+            yield f"{place}version {damage.version} of {job}: {damage.problem}"
         else:
-            yield each.problem
+            yield damage.problem
 
 
 app.command("gc")(versions.collect_garbage)
@@ -255,9 +255,9 @@ def restore(
 ) -> None:
     """Write a version to a file.
 
-    By default the newest good one, verified against its commit record. The parts that several
-    memory nodes have kept (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node has
-    a folder of its own, name the others with --parts.
+    By default the newest good one, verified against its commit record. The parts of several memory
+    nodes (JOB.part-1-of-2, ...) are joined into one file; where each node has its own folder, name
+    the others with --parts.
 
     Example: deepvm ckpt restore /mnt/ckpt --to model.pt
     """
@@ -288,7 +288,7 @@ def _get(
 ) -> tuple[Path, CommitRecord]:
     """A verified file of the wanted version, and its record.
 
-    What is fetched or joined goes to ``folder``.
+    ``folder``: for a file that is fetched, or joined from parts. ``more``: folders of other nodes.
     """
     if isinstance(where, Path) and not where.is_dir():
         manifest = commit_record.verify(versions.existing(where))
@@ -309,8 +309,9 @@ def _get(
         raise RequestError("job", job, f"one of {', '.join(jobs)}")
     job = job or next(iter(jobs), "job")
     with closing(tier):
-        found = [m for m in tier.versions(job) if version in (None, m.version)]
-        for manifest in found:
+        for manifest in tier.versions(job):
+            if version not in (None, manifest.version):
+                continue
             try:
                 return tier.fetch(manifest, folder), manifest
             except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""``deepvm memory-node``: the memory that a training run's checkpoints go to, and a look at it."""
+"""``deepvm memory-node``: run a server that holds checkpoints in memory, and show its status."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def serve(
     Prints one line, 'listening on HOST:PORT', when it is ready.
 
     With --listen mpi it is one of the processes that mpirun starts, and ends when all the others
-    have; 'mpirun --with-ft ulfm' lets it outlive killed ones.
+    have ended; 'mpirun --with-ft ulfm' lets it outlive killed ones.
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
@@ -66,10 +66,10 @@ def serve(
         if certificate := tls_cert or tls_key:
             allowed = "none with --listen mpi, which cannot speak TLS"
             raise RequestError("tls_cert", certificate, allowed)
-        place: Endpoint = MpiEndpoint.here()
+        endpoint: Endpoint = MpiEndpoint.here()
     else:
         allowed = "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS"
-        place = _plain(listen, "listen", allowed)
+        endpoint = _plain(listen, "listen", allowed)
     statistics = None
     if metrics:
         statistics = _plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100")
@@ -77,7 +77,7 @@ def serve(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     settings = NodeSettings(
-        listen=place,
+        listen=endpoint,
         token=_token(token_file, weak_token),
         memory_bytes=_memory(memory),
         persist=persist,
@@ -108,8 +108,8 @@ def status(
     from deepvm.checkpoint.network.client import node_status
     from deepvm.checkpoint.network.endpoint import Address
 
-    found = node_status(Address.parse(node, "node"), _shared_token(token_file))
-    print_as(output, text("memory_node", node=found), lambda: found)
+    counters = node_status(Address.parse(node, "node"), _shared_token(token_file))
+    print_as(output, text("memory_node", node=counters), lambda: counters)
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
@@ -127,13 +127,13 @@ def job_token(
 
 
 def _plain(text: str, option: str, allowed: str) -> Address:
-    """``HOST:PORT`` and no URL. Raises RequestError."""
+    """The address of a text that is ``HOST:PORT`` and no URL. Raises RequestError."""
     from deepvm.checkpoint.network.endpoint import Address
 
-    found = Address.parse(text, option)
-    if text != str(found):
+    address = Address.parse(text, option)
+    if text != str(address):
         raise RequestError(option, text, allowed)
-    return found
+    return address
 
 
 def _shared_token(file: str) -> Token:
@@ -155,25 +155,25 @@ def _serve(node: Node) -> None:
         left = node.stop(hurry=lambda: len(received) > 1)
     if left:
         raise CheckpointError(
-            f"{left} complete versions had not reached the disk when the time for it was over"
+            f"{left} complete versions did not reach the disk before --drain-timeout"
         )
 
 
 def _token(file: str, weak: bool) -> bytes:
-    """The node's token; a warning for a weak one."""
+    """The node's secret; logs a warning for a weak one."""
     from deepvm.checkpoint.network.token import read_token, weak_allowed
 
     try:
-        found = read_token(file, weak=False, allowing="--allow-weak-token")
+        token = read_token(file, weak=False, allowing="--allow-weak-token")
     except RequestError as error:
         if not weak_allowed(weak or None):
             raise
-        found = read_token(file, weak=True)
+        token = read_token(file, weak=True)
         log.warning("%s; accepted, because weak tokens are allowed", error)
-    if found.job:
-        allowed = f"the node's own token, and not that of job {found.job}"
+    if token.job:
+        allowed = f"the node's own token, and not that of job {token.job}"
         raise RequestError("token_file", file, allowed)
-    return found.secret
+    return token.secret
 
 
 def _memory(text: str) -> int:
@@ -186,13 +186,13 @@ def _memory(text: str) -> int:
 
     # A bare number is bytes here; the other options refuse small ones.
     size = parse_bytes(int(text) if text.isascii() and text.isdigit() else text, "memory")
-    most = machine_memory()
-    if most is None:
+    total = machine_memory()
+    if total is None:
         return size
-    if size > most:
-        has = f"{format_bytes(most)}, all that this machine or its control group has"
+    if size > total:
+        has = f"{format_bytes(total)}, all that this machine or its control group has"
         raise RequestError("memory", text, f"at most {has}")
-    room = room_of_system(most)  # what plans count on
+    room = room_of_system(total)  # the part that plans count on
     if size > room:
         log.warning(
             "--memory %s leaves too little for the system: use %s", text, format_bytes(room)

@@ -1,7 +1,4 @@
-"""The versions at a place: a folder, a memory node or a bucket.
-
-This finds and checks them, and holds ``deepvm ckpt gc``.
-"""
+"""Find and check versions in a folder, a memory node or a bucket; and ``deepvm ckpt gc``."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def path_or_url(place: str) -> Path | str:
 
 
 def existing(path: Path) -> Path:
-    """The path. Raises DataError: there is nothing."""
+    """The path. Raises DataError: nothing exists there."""
     if not os.path.lexists(path):
         raise DataError(f"{path}: there is no such file or folder")
     return path
@@ -61,7 +58,7 @@ def open_folder(place: str | Path) -> VersionFolder:
 
 
 def of_job(job: str) -> str:
-    """The job whose versions are missing, for messages."""
+    """`` of job JOB``, for messages; empty without a job."""
     if job:
         return f" of job {job}"
     return ""
@@ -81,7 +78,7 @@ def open_place(place: str) -> Tier:
 
 
 def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
-    """For each job its versions (a file, or parts in order) and its parts that lack others.
+    """For each job its versions (a file, or parts in order) and the parts of incomplete versions.
 
     ``rows``: sound ones.
     """
@@ -96,7 +93,10 @@ def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]],
 
 
 def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
-    """Why a version's files, in order, are not good: every byte is read, unless trusted."""
+    """Why a version's files, in order, are damaged; empty if they are not.
+
+    Every byte is read, unless ``trust``.
+    """
     try:
         if not trust:
             for row in rows:
@@ -123,20 +123,20 @@ def collect_garbage(
     trust: bool = flag("--trust", "Do not verify the kept versions before removing others."),
     dry_run: bool = flag("--dry-run", "Show what would be removed."),
 ) -> None:
-    """Remove old versions, and what killed writers left.
+    """Remove old versions, and leftovers of killed writers.
 
-    What a killed writer left is removed after an hour. The newest version marked best is kept.
+    Leftovers are removed after an hour. The newest version marked best is kept.
     Damaged versions do not count as kept, and stay for inspection; one without a commit record is
     removed when it would be outdated anyway. The parts of a version are kept or removed together;
     where each node has its own folder, name the others with --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
-    kept((), keep, every)  # refuse what cannot be used before anything is read
+    kept((), keep, every)  # refuse bad values before anything is read
     named = {f.path.resolve(): f for f in map(open_folder, [folder, *parts])}
     own, *others = named.values()
     rows = [row for row in own.found() if job in ("", row.job, part_of(row.job)[0])]
-    # Of other folders only the parts
+    # Whole files in other folders are another node's backups: only parts belong to versions here.
     away = [row for other in others for row in other.found() if whole_job(row.job)]
     found = [*rows, *(row for row in away if job in ("", row.job, part_of(row.job)[0]))]
     there = sorted({row.version for row in found if row.problem != UNRECORDED}, reverse=True)
@@ -147,10 +147,10 @@ def collect_garbage(
     old: list[Found] = []
     for whole, lone in versions_of(row for row in found if not row.problem):
         if not whole:
-            here = ", ".join(sorted({row.job for row in lone}))
+            incomplete = ", ".join(sorted({row.job for row in lone}))
             say(
-                f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders"
-                " with --parts"
+                f"{incomplete}: all stay: other parts are missing here; name the other nodes'"
+                " folders with --parts"
             )
         stay = _choose(whole, keep, every, best, trust=trust)
         for version, files in sorted(whole.items()):
@@ -179,10 +179,10 @@ def collect_garbage(
 def _choose(
     whole: dict[int, list[Found]], keep: int, every: int, best: list[int], *, trust: bool
 ) -> set[int]:
-    """The good versions that stay. Damaged ones that would have stayed are taken out of all."""
+    """The good versions that stay; removes damaged ones that would have stayed from ``whole``."""
     good = set[int]()
     while True:
-        # Retention reads the same in all parts
+        # All parts of a version have the same retention: the first stands for them.
         manifests = [rows[0].manifest for rows in whole.values()]
         stay = kept_of([m for m in manifests if m is not None], keep, every)
         stay |= whole.keys() & set(best)

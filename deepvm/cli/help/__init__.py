@@ -1,4 +1,1 @@
-"""What helps people who do not know the commands yet.
-
-Topics, other names of things, and shell completion.
-"""
+"""Help topics and shell completion."""

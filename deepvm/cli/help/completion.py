@@ -1,6 +1,6 @@
 """Shell completion of values: quick, without any request, and silent when a file is broken.
 
-Each kind takes the context of the command line so far and gives what may stand there; a value may
+Each function takes the context of the command line so far and returns possible values; a value may
 come with a line of help, which zsh and fish show.
 """
 
@@ -22,11 +22,11 @@ TABLES = {
     "complete_document": ("deepvm.services.schemas:DOCUMENTS",),
     "complete_profiled_model": ("deepvm.services.profile.options:MODELS", "all"),
 }
-"""Where names are: tables, an enum, or functions that return one; what is no place is a name."""
+"""Objects with the names: mappings, an enum, or functions; an entry without ``:`` is a name."""
 
 
 def offered(kind: str, ctx: Any) -> list[Any]:
-    """All values of a kind, given the context, of which typer takes those that fit."""
+    """All values of a kind; typer keeps those that start with the typed text."""
     try:
         if kind in TABLES:
             return list(_names(TABLES[kind]))
@@ -37,12 +37,12 @@ def offered(kind: str, ctx: Any) -> list[Any]:
         return []
 
 
-def _names(places: Iterable[str]) -> Iterator[str]:
-    for place in places:
-        if ":" not in place:
-            yield place
+def _names(sources: Iterable[str]) -> Iterator[str]:
+    for source in sources:
+        if ":" not in source:
+            yield source
             continue
-        names = resolve_name(place)
+        names = resolve_name(source)
         if not isinstance(names, Iterable):
             names = names()
         yield from (getattr(name, "value", name) for name in names)
@@ -64,7 +64,7 @@ def _cpu_type_names(ctx: Any) -> Iterator[str]:
 
 
 def _gpu_globs(ctx: Any) -> Iterator[str]:
-    # A name with blanks as a glob, because bash would split it.
+    # A name with spaces as a glob, because bash would split it.
     return (instance.gpu.name.replace(" ", "*") for instance in _types(ctx) if instance.gpu)
 
 
@@ -72,13 +72,14 @@ def _topics(ctx: Any) -> Iterable[str]:
     """Commands, those of a group, or topics, after ``deepvm help``."""
     from deepvm.cli.help.topics import topics
 
-    at: Any = ctx.find_root()
+    context: Any = ctx.find_root()
     before = list(ctx.params.get("topic") or ())
     for name in before:
-        at = type(at)(at.command.get_command(at, name), info_name=name, parent=at)
-    if not hasattr(at.command, "list_commands"):
+        command = context.command.get_command(context, name)
+        context = type(context)(command, info_name=name, parent=context)
+    if not hasattr(context.command, "list_commands"):
         return []
-    return [*at.command.list_commands(at), *([] if before else topics())]
+    return [*context.command.list_commands(context), *([] if before else topics())]
 
 
 def _accelerators(_: Any) -> Iterable[str]:

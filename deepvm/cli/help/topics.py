@@ -1,6 +1,6 @@
 """``deepvm help TOPIC``: text files, each one screen of 80 x 24.
 
-The first line says what a topic is about, the second which other names it has.
+The first line is a summary, the second lists aliases.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _FOLDER = Path(__file__).with_name("topics")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic; ``text``: its screen. ``others``: names that are understood but not listed."""
+    """A topic; ``text``: its screen. ``aliases``: names that work but are not listed."""
 
     name: str
     line: str
-    others: tuple[str, ...]
+    aliases: tuple[str, ...]
     text: str
 
 
 def _read(path: Path) -> Topic:
-    line, others, text = path.read_text(encoding="utf-8").split("\n", 2)
-    names = tuple(others.removeprefix("Also: ").split(", "))
+    line, aliases, text = path.read_text(encoding="utf-8").split("\n", 2)
+    names = tuple(aliases.removeprefix("Also: ").split(", "))
     return Topic(path.stem, line, names, f"{path.stem}: {line}\n{text}")
 
 
@@ -37,4 +37,4 @@ def topics() -> dict[str, Topic]:
 def find_topic(name: str) -> Topic | None:
     """A topic by any of its names."""
     wanted = name.casefold().replace("_", "-")
-    return next((t for t in topics().values() if wanted in (t.name, *t.others)), None)
+    return next((t for t in topics().values() if wanted in (t.name, *t.aliases)), None)

@@ -1,4 +1,4 @@
-"""``deepvm agent``: the machine's part alone, under anybody else's engine."""
+"""``deepvm agent``: save before a preemption, under an engine other than ``deepvm run``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def agent(
         complete="complete_save_policy",
     ),
 ) -> None:
-    """Run a command whose trainers save before their machine is taken back.
+    """Run a command whose trainers save before their machine is preempted.
 
     Exits with its exit code.
 
@@ -51,7 +51,7 @@ def agent(
     if mtbf := environ("DEEPVM_MTBF", "").strip():
         mttp_s = parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h")
     keep = environ("DEEPVM_KEEP", "").strip()
-    found = StandaloneAgent(
+    standalone = StandaloneAgent(
         notice_source(metadata),
         environ("DEEPVM_TIERS", "").split(),
         environ("DEEPVM_JOB", "job"),
@@ -60,4 +60,4 @@ def agent(
         grace_s=parse_seconds(grace, "grace"),
         keep=int(keep) if keep.isascii() and keep.isdigit() else KEEP,
     )
-    raise typer.Exit(found.run(command))
+    raise typer.Exit(standalone.run(command))

@@ -1,4 +1,4 @@
-"""``deepvm history``: what was learnt from the jobs that have run."""
+"""``deepvm history``: lifetimes and notices of the machines of past jobs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from deepvm.cli.parameters import group
 app = group("Show how long machines lived, by type, zone and market.")
 
 
-@app.command("pools", short_help="Show mean lives, missed notices and allocation times by pool.")
+@app.command(
+    "pools", short_help="Show mean lifetimes, missed notices and allocation times by pool."
+)
 def list_pools(output: Output = "table") -> None:
-    """Show mean lives, missed notices and allocation times for each type, zone and market.
+    """Show mean lifetimes, missed notices and allocation times for each type, zone and market.
 
     The mean time to preemption comes with its 80 % interval.
     """
@@ -28,11 +30,11 @@ def list_pools(output: Output = "table") -> None:
         note("no machines yet; 'deepvm run job.yaml' starts some")
 
 
-@app.command(short_help="Print all machines and their lives.")
+@app.command(short_help="Print all machines and their lifetimes.")
 def export(output: Output = "json") -> None:
     """Print all machines of all jobs.
 
-    When they were asked for, launched, ready and noticed, and how they ended.
+    Their request, launch, readiness and notice times, and how they ended.
     """
     from deepvm.jobs.history.history import History
 

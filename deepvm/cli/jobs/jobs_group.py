@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
 app.command("serve", short_help="Show jobs in a browser, live.")(serve)
-_LOOK_S = 0.3
-_LOOK_AWAY_S = 3.0
+_POLL_S = 0.3
+_REMOTE_POLL_S = 3.0  # a request to the cloud each time
 _ENDED = {"done": "is done", "failed": "has failed", "stopped": "has stopped"}
 NAME = arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 
@@ -49,7 +49,7 @@ def list_jobs(output: Output = "table") -> None:
     from deepvm.jobs.standing import job_lines
 
     with History.open() as history:
-        _look(history, history.jobs())
+        _refresh(history, history.jobs())
         jobs = job_lines(history, time.time())
     print_named(output, text("jobs_ls", also="-o csv", jobs=jobs), "jobs", {"jobs": jobs})
     if not jobs and output == "table":
@@ -60,13 +60,13 @@ def list_jobs(output: Output = "table") -> None:
 def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
     """Show a job: its machines, versions, money and last events.
 
-    Of one that has ended, the final document.
+    For a job that has ended, the final document.
 
     Example: deepvm jobs show resnet-7 -o html > run.html
     """
     from deepvm.jobs.standing import standing_of
 
-    with _opened(name) as (history, row):
+    with _open_job(name) as (history, row):
         job = standing_of(history, row, time.time())
     if output == "html":
         from deepvm import __version__
@@ -80,10 +80,10 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
 @app.command(short_help="Print what the trainers of a job have printed.")
 def logs(
     name: str = NAME,
-    follow: bool = flag("--follow", "Go on until the job has ended.", "-f"),
-    machine: str = opt("", "Of this machine alone, such as m2.", "NAME"),
+    follow: bool = flag("--follow", "Continue until the job has ended.", "-f"),
+    machine: str = opt("", "Only this machine, such as m2.", "NAME"),
     tail: int | None = opt(
-        None, "Begin with the last so many lines; default: with the first.", "N", min=0
+        None, "Start with the last so many lines; default: with the first.", "N", min=0
     ),
     timestamps: bool = flag("--timestamps", "With the time of each line, UTC.", "-t"),
 ) -> None:
@@ -98,7 +98,7 @@ def logs(
     from deepvm.jobs.standing import GONE, OVER, controller_of
     from deepvm.reports.terminal import without_controls
 
-    with _opened(name, logs=True) as (history, row):
+    with _open_job(name, logs=True) as (history, row):
         known = list(history.world(name).machines)
         if machine and machine not in known:
             raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
@@ -117,14 +117,14 @@ def logs(
                 note(f"{name} has no controller: nothing new comes until {cure}")
             before = controller
             tail = None
-            time.sleep(_LOOK_AWAY_S if has_head(row) else _LOOK_S)
-            _look(history, [row], logs=True)
+            time.sleep(_REMOTE_POLL_S if has_head(row) else _POLL_S)
+            _refresh(history, [row], logs=True)
             row = known_job(history, name)
 
 
 @app.command(short_help="Have a job save a version now.")
 def save(name: str = NAME) -> None:
-    """Have a job save a version after its next step; training goes on."""
+    """Have a job save a version after its next step; training continues."""
     _command(name, "save")
     note(
         f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe"
@@ -140,7 +140,7 @@ def stop(name: str = NAME) -> None:
     _command(name, "stop")
     note(
         f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume"
-        f" {name}' goes on"
+        f" {name}' continues it"
     )
 
 
@@ -179,7 +179,7 @@ class ResumeFlags:
         return resumed(row, history, self.total_usd, deadline_s, timeouts, self.max_price)
 
 
-@app.command(short_help="Go on with a job that is not done.")
+@app.command(short_help="Continue a job that is not done.")
 @takes_flags
 def resume(
     name: str = NAME,
@@ -189,11 +189,10 @@ def resume(
     keep: bool = KEEP,
     output: Output = "table",
 ) -> None:
-    """Go on with a job from its newest version.
+    """Continue a job from its newest version.
 
-    The job's controller is gone, or the job was stopped or has failed. Machines that live are
-    adopted, others replaced. They train the code that was submitted: with other code, start a new
-    job.
+    For a job that was stopped, has failed, or has lost its controller. Live machines are adopted,
+    others replaced. They train the code that was submitted: for other code, start a new job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
@@ -201,7 +200,7 @@ def resume(
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import head_cloud, secret_in
 
-    with _opened(name) as (history, row):
+    with _open_job(name) as (history, row):
         if row.result is not None and row.result["state"] == "done":
             raise RequestError(
                 "NAME", name, f"a job that has not trained to its end; {name} is done"
@@ -214,12 +213,12 @@ def resume(
             secret_in(row.folder)
             start_head(row, history, head, lambda: flags.resumed(row, history)[1])
         elif detach:
-            # What is wrong is said here
+            # Errors are raised here: the background process would only log them
             job, _ = flags.resumed(row, history)
             detached(job, *words_of(flags))
         else:
             with only_controller(name, row.folder):
-                # What another controller has written down until it ended counts.
+                # Read again under the lock: another controller may have written its last state.
                 job, world = flags.resumed(known_job(history, name), history)
                 control(job, world, history, output, keep=keep)
 
@@ -230,9 +229,9 @@ def orphans(
     release: bool = flag("--release", "Release them."),
     output: Output = "table",
 ) -> None:
-    """List machines that live although no controller watches them; --release ends them.
+    """List live machines without a controller; --release terminates them.
 
-    Those of jobs that this history does not have are released only if their job is named.
+    Machines of jobs that are not in this history are released only if their job is named.
 
     Example: deepvm jobs orphans --release resnet-7
     """
@@ -244,23 +243,21 @@ def orphans(
 
     folder = jobs_folder()
     with History.open() as history:
-        _look(history, history.jobs())
+        _refresh(history, history.jobs())
         owned = clouds_of_owner(folder)
-        found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
-    print_named(output, text("jobs_orphans", orphans=found.orphans), "orphans", found)
-    lost = [
-        *dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)
-    ]
-    if output == "table" and len(lost) < len({one.job for one in found.orphans}):
+        result = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
+    print_named(output, text("jobs_orphans", orphans=result.orphans), "orphans", result)
+    foreign = [*dict.fromkeys(o.job for o in result.orphans if not o.known and o.job not in names)]
+    if output == "table" and len(foreign) < len({o.job for o in result.orphans}):
         note("released" if release else "deepvm jobs orphans --release ends them")
-    if output == "table" and lost:
+    if output == "table" and foreign:
         note(
             "these jobs may be of another history, whose controller needs the machines; if not:"
-            f" deepvm jobs orphans --release {' '.join(lost)}"
+            f" deepvm jobs orphans --release {' '.join(foreign)}"
         )
-    if found.problems:
+    if result.problems:
         raise UnknownError(
-            "\n".join([*found.problems, "what lives there is not known, or still lives; try again"])
+            "\n".join([*result.problems, "machines may still be running there; try again"])
         )
 
 
@@ -270,10 +267,10 @@ class InjectFlags:
 
     mttp: str | None = option(None, "Mean time to preemption of a machine, such as 30s.", "TIME")
     lives: str | None = option(
-        None, "Instead: lives of the machines in turn, or the file of a trace.", "LIST"
+        None, "Instead: lifetimes of the machines in turn, or the file of a trace.", "LIST"
     )
-    scale: float = option(1.0, "Multiplies those lives.", "X", kind=float)
-    seed: int = option(0, "Random seed; the same seed gives the same lives.", "N", kind=int)
+    scale: float = option(1.0, "Multiplies those lifetimes.", "X", kind=float)
+    seed: int = option(0, "Random seed; the same seed gives the same lifetimes.", "N", kind=int)
     grace: str = option("120s", "From the notice to the end.", "TIME")
     missed: float = option(0.0, "Share of preemptions without a notice.", "X", kind=float)
     late: float = option(
@@ -288,12 +285,12 @@ class InjectFlags:
 
 @takes_flags
 def inject(name: str = NAME, *, flags: InjectFlags) -> None:
-    """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
+    """Inject preemptions into a running job, on the clouds local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
     _command(name, "inject", vars(flags))
-    note(f"preemptions of {name} are as asked from now on")
+    note(f"{name}: preemptions are injected from now on")
 
 
 def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -> None:
@@ -302,7 +299,7 @@ def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -
     from deepvm.jobs.jobfile import checked_injection
     from deepvm.jobs.submission import head_cloud, secret_in
 
-    with _opened(name) as (history, row):
+    with _open_job(name) as (history, row):
         message: dict[str, Any] = {"command": command}
         if inject is not None:
             message["inject"] = checked_injection(inject, row.spec["cloud"])
@@ -314,15 +311,15 @@ def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -
         if has_head(row):
             head = head_cloud(row)
         if head is None:
-            answer = _ask(row, secret, message)
+            answer = _send(row, secret, message)
         else:
             answer = send(row, history, head, secret, message, write_page)
     if "error" in answer:
         raise DataError(f"{name}: {answer['error']}")
 
 
-def _ask(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a controller on this computer answers to a command."""
+def _send(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Send a command to a controller on this computer; its response. Raises DataError."""
     from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
     from deepvm.jobs.wire import USER, secret_of
 
@@ -336,20 +333,20 @@ def _ask(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, A
 
 
 @contextmanager
-def _opened(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRow]]:
-    """The history, and a job as its controller has written it down."""
+def _open_job(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRow]]:
+    """The history, brought up to date, and a job in it. Raises RequestError: unknown job."""
     from deepvm.jobs.cloud import RefusedError, UnknownError
     from deepvm.jobs.history.history import History
 
     with History.open() as history:
-        # Of one job, other errors than a cloud's are errors of the command
+        # An unreachable cloud leaves the last known state; for one job, other errors are raised
         tolerated = (RefusedError, UnknownError)
-        _look(history, [known_job(history, name)], logs=logs, tolerated=tolerated)
+        _refresh(history, [known_job(history, name)], logs=logs, tolerated=tolerated)
         yield history, known_job(history, name)
 
 
-def _look(history: History, rows: Sequence[JobRow], **how: Any) -> None:
-    """Have the history know what remote controllers have written of their jobs."""
+def _refresh(history: History, rows: Sequence[JobRow], **how: Any) -> None:
+    """Copy the state that remote controllers have written of jobs into the history."""
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.submission import cloud_of
 

@@ -1,4 +1,4 @@
-"""``deepvm run``: train on machines that vanish."""
+"""``deepvm run``: train on preemptible machines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlags:
-    """What is used instead of the keys of the job file."""
+    """Options that override keys of the job file."""
 
     cloud: str | None = option(
         None, f"Where machines come from: {CLOUDS}; default: the job's.", "NAME"
@@ -86,11 +86,11 @@ def run(
     keep: bool = KEEP,
     validate: bool = flag(
         "--validate",
-        "At the end, compare with what 'deepvm simulate' says, given the lives that it had.",
+        "At the end, compare with 'deepvm simulate', given the observed lifetimes.",
     ),
     output: Output = "table",
 ) -> None:
-    """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.
+    """Train on preemptible machines: rent them, save before a preemption, replace, stop in time.
 
     Examples: deepvm run job.yaml
 
@@ -111,7 +111,7 @@ def run(
     independent = flags.independent_processes or None
     found = changed(found, **{**vars(flags), "independent_processes": independent})
     if command:
-        job = Path(job.name)  # what is named below is in this folder
+        job = Path(job.name)  # the plan's paths are relative to this folder
         if flags.cloud is None:
             note("machines are simulated on this computer; --cloud aws rents them")
     for line in remarks(found):
@@ -153,7 +153,7 @@ def known_job(history: History, name: str) -> JobRow:
 
 
 def _note_group(processes: int, machines: int) -> None:
-    """Say what a script must do that has several processes."""
+    """Note that a script which starts as several processes must form a process group."""
     if processes * machines > 1:
         note(
             f"{machines * processes} processes start on {counted(machines, 'machine')}, and must"
@@ -168,7 +168,7 @@ def start_head(
     cloud: HostsController,
     resumed: Callable[[], JobState] | None = None,
 ) -> None:
-    """Rent a machine for the controller of a job, and say so. Raises CloudError, DataError."""
+    """Rent a machine for the controller of a job. Raises CloudError, DataError."""
     from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
     from deepvm.jobs.head.remote import start
 
@@ -199,8 +199,8 @@ def detached(job: ControlledJob, *options: str) -> None:
     from deepvm.jobs.history.history import PLACE, own_folder, place_of
     from deepvm.jobs.standing import ALIVE, controller_in
 
-    # It works in another folder
-    here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
+    # Absolute paths: the child works in another folder
+    environment = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
     path = job.folder / "controller.log"
     with path.open("ab") as log:
         start = log.tell()
@@ -220,7 +220,7 @@ def detached(job: ControlledJob, *options: str) -> None:
             stderr=log,
             start_new_session=True,
             cwd="/",
-            env={**os.environ, **here},
+            env={**os.environ, **environment},
         )
     while controller_in(job.folder) != ALIVE:
         if (code := process.poll()) is not None:
@@ -228,7 +228,7 @@ def detached(job: ControlledJob, *options: str) -> None:
                 break  # a short job
             output = path.read_bytes()[start:].decode(errors="replace").strip()
             raise DataError(f"the controller of {job.name} has ended: {output or code}")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     typer.echo(job.name)
     note(
         f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs"
@@ -237,7 +237,7 @@ def detached(job: ControlledJob, *options: str) -> None:
 
 
 def other_controller(name: str) -> DataError:
-    """What refuses a second controller of a job."""
+    """The error for a second controller of a job."""
     return DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
 
 
@@ -311,7 +311,7 @@ def control(
         try:
             with (
                 LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view,
-                _cured(f"training keeps running; then {resume} continues it"),
+                _advised(f"training keeps running; then {resume} continues it"),
             ):
                 controller.on_event = view.on_event
                 end = asyncio.run(_run(controller, keeper))
@@ -326,7 +326,7 @@ def control(
         else:
             note(f"{controller.signals.reason}; {_rented(job.name, end)}")
             sys.stderr.flush()
-            # Calls to the cloud that hang would keep the process
+            # Not sys.exit(): threads with hanging calls to the cloud would keep the process alive
             os._exit(controller.signals.exit_code)
 
 
@@ -351,7 +351,7 @@ def _conclude(
     name = job.name
     done = end.job is Job.DONE
     does = "writes down its result" if done else "continues it"
-    with _cured(f"the job is over; then 'deepvm jobs resume {name}' {does}"):
+    with _advised(f"the job is over; then 'deepvm jobs resume {name}' {does}"):
         row = known_job(history, name)
         status = standing_of(history, row, time.time())
         document = {**status.document}
@@ -378,7 +378,7 @@ def _conclude(
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder, new_name):
         note(line)
     if page is not None:
-        note(f"all of it in a browser: {page}")
+        note(f"full report: {page}")
     code = document["exit_code"]
     if controller.signals.numbers and not done:
         code = controller.signals.exit_code
@@ -387,16 +387,16 @@ def _conclude(
 
 
 @contextmanager
-def _cured(cure: str) -> Iterator[None]:
-    """Say what helps where the history fails: what cannot be written down is not done."""
+def _advised(advice: str) -> Iterator[None]:
+    """Add advice to an error of the history, which ends the command: unrecorded is not done."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{error}; {cure}") from None
+        raise DataError(f"{error}; {advice}") from None
 
 
 async def _run(controller: Controller, keeper: StateReplicator | None) -> JobState:
-    """On a head with its mirror, whose last writing is for the process that started this one."""
+    """Run a controller; on a remote one, replicate its state until after the last change."""
     import asyncio
 
     if keeper is None:
@@ -408,17 +408,14 @@ async def _run(controller: Controller, keeper: StateReplicator | None) -> JobSta
         await asyncio.to_thread(keeper.leave)
 
 
-def _if_possible(what: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """A part of the final document that can be missing.
-
-    What is wrong with it must not keep the job from its end.
-    """
+def _if_possible(part: str, build: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """An optional part of the final document; an error in it must not keep the job from its end."""
     import logging
 
     try:
-        return make()
+        return build()
     except Exception:
-        logging.getLogger("deepvm.jobs").warning("the job has no %s", what, exc_info=True)
+        logging.getLogger("deepvm.jobs").warning("the job has no %s", part, exc_info=True)
         return None
 
 

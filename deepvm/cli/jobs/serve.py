@@ -11,8 +11,8 @@ from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
 from deepvm.errors import DataError
 
-_LOOK_S = 5.0
-_END_S = 1.0
+_POLL_S = 5.0
+_JOIN_TIMEOUT_S = 1.0
 
 
 def serve(
@@ -25,10 +25,9 @@ def serve(
 ) -> None:
     """Show the jobs of this user in a browser, live, until Ctrl-C.
 
-    Prints the address, which has the key in it.
+    Prints the address, which contains the key: whoever has it sees all jobs.
 
-    The pages only read the history: no command can be given through them. Whoever has the address
-    sees all jobs.
+    The pages are read-only.
 
     Example: deepvm jobs serve --port 8800
     """
@@ -60,11 +59,11 @@ def serve(
         finally:
             over.set()
             # SQLite in a thread while the interpreter ends is a segmentation fault
-            follower.join(_END_S)
+            follower.join(_JOIN_TIMEOUT_S)
 
 
 def _follow_heads(over: threading.Event) -> None:
-    """Have the history know what the heads of jobs have written down, every few seconds."""
+    """Copy the state of remote controllers into the history, every few seconds."""
     from deepvm.cli.jobs.run import write_page
     from deepvm.errors import DeepVMError
     from deepvm.jobs.head.remote import refresh_all
@@ -75,4 +74,4 @@ def _follow_heads(over: threading.Event) -> None:
         while not over.is_set():
             with contextlib.suppress(DeepVMError, OSError):
                 refresh_all(history, history.jobs(), cloud_of, lambda text: None, write_page)
-            over.wait(_LOOK_S)
+            over.wait(_POLL_S)

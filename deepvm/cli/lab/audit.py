@@ -43,8 +43,8 @@ def audit(
 
     It runs twice, then is killed and restarted; results are compared bit for bit.
 
-    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves
-    nothing to compare, or DIR is full.
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails without a kill,
+    leaves nothing to compare, or DIR is full.
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """
@@ -63,7 +63,7 @@ def audit(
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
     misplaced = []
-    # Behind ``--``, and where ``{out}`` is filled in, options are meant for the script.
+    # After ``--``, and where ``{out}`` is filled in, options are meant for the script.
     for word, following in itertools.pairwise([*itertools.takewhile("--".__ne__, words), ""]):
         name, _, value = word.partition("=")
         if name in options and "{out}" not in (value or following):
@@ -80,13 +80,13 @@ def audit(
     timeout_s = parse_seconds(timeout, "timeout")
     subject = Subject(script, words[words[:1] == ["--"] :], resuming, nproc, final, timeout_s)
     with cleaning_up():
-        found = certify(
+        certificate = certify(
             subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
         )
-    print_named(output, text("certificate", certificate=found), "audit", found)
-    for line in found.notes:
+    print_named(output, text("certificate", certificate=certificate), "audit", certificate)
+    for line in certificate.notes:
         note(line)
     if out is not None:  # last: a full disk hides no verdict
-        write_bytes(out / "audit.json", to_json(document_of("audits.Audit", found)).encode())
-    if not found.certified:
+        write_bytes(out / "audit.json", to_json(document_of("audits.Audit", certificate)).encode())
+    if not certificate.certified:
         raise typer.Exit(1)

@@ -48,11 +48,11 @@ def _make_folder(out: Path) -> None:
 
 def _refuse_incomplete(out: Path, checked: CheckedRuns) -> None:
     """Raises DataError: artefacts of runs are missing or damaged."""
-    if found := checked.incomplete:
-        run, reason = found[0]
+    if incomplete := checked.incomplete:
+        run, reason = incomplete[0]
         more = ""
-        if len(found) > 1:
-            more = f" (and {len(found) - 1} more like it)"
+        if len(incomplete) > 1:
+            more = f" (and {len(incomplete) - 1} more like it)"
         raise DataError(f"{out}: {run}: {reason}{more}")
 
 
@@ -71,8 +71,8 @@ def run(
 
     Runs that are there and pass are kept.
 
-    Exit 0: all runs pass; 1: some do not; 2: the matrix file or an option is wrong, or DIR is of no
-    use; 4: the disk is full, files of a data set are missing, or a run is damaged.
+    Exit 0: all runs pass; 1: some do not; 2: the matrix file or an option is wrong, or DIR cannot
+    be used; 4: the disk is full, files of a data set are missing, or a run is damaged.
 
     Example: deepvm lab run --out lab
     """
@@ -85,11 +85,10 @@ def run(
     from deepvm.lab.records import RUNS
     from deepvm.lab.running.manifest import NAME, PLANNED
 
-    if not folder:  # as of a variable that is not set: Path would make it the current folder
+    if not folder:  # --out "$UNSET": Path would make it the current folder
         raise RequestError("out", folder, "a folder")
     out = Path(folder)
-    found = find_matrix(matrix)
-    runner = MatrixRunner(found, out, only=only, jobs=jobs, fresh=fresh)
+    runner = MatrixRunner(find_matrix(matrix), out, only=only, jobs=jobs, fresh=fresh)
     _make_folder(out)
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:
@@ -98,12 +97,12 @@ def run(
                 (out / name).unlink(missing_ok=True)
         with Progress(len(runner.runs), "runs") as progress:
 
-            def tell(done: Done) -> None:
+            def report_run(done: Done) -> None:
                 progress.advance(1)
                 if done.row.reason and not sys.stderr.isatty():
                     say(f"{done.row.run}: {done.row.reason}")
 
-            runner.run(tell)
+            runner.run(report_run)
         checked = _report(out, output)
     _refuse_incomplete(out, checked)
     if checked.failures:
@@ -127,7 +126,7 @@ def _report(out: Path, output: str) -> CheckedRuns:
     missing = write_all(out, summary)  # last: a full disk hides no answer
     if missing:
         note(missing)
-    note(f"{out / PAGE} shows all of it")
+    note(f"full report: {out / PAGE}")
     return summary.checked
 
 

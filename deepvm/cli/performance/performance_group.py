@@ -33,9 +33,9 @@ def predict(
     flags: PredictFlags,
     output: Output = "table",
 ) -> None:
-    """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
+    """Predict throughput, step time and MFU, each with an 80 % interval, its source and warnings.
 
-    What you have measured of this model on this GPU counts; --tables paper ignores it.
+    Your measurements of this model on this GPU count; --tables paper ignores them.
 
     Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
     """
@@ -63,7 +63,7 @@ def predict(
 def check(output: Output = "table") -> None:
     """Predict each published run from the others.
 
-    Count how far off the predictions are and how often the interval holds.
+    Reports the errors, and how often the interval contains the measured value.
 
     Example: deepvm performance check
     """

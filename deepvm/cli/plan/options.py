@@ -1,4 +1,4 @@
-"""What commands that use catalogs share: how they open them, and say where prices come from."""
+"""Open catalogs for commands, with notes about where prices come from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def opener(flags: PlanFlags, *, details: bool = False) -> CatalogOpener:
-    """Opens the catalogs that the options name; ``details``: notes about what is usual, too."""
+    """An opener of the catalogs that the options name; ``details``: print routine notes, too."""
     from deepvm.services.open_catalogs import CatalogOpener
 
     return CatalogOpener(flags, note, say, lambda found: say_notes(found, details=details), set_by)
@@ -46,9 +46,9 @@ def load_measured(name: str, flags: MeasuredOptions) -> Catalog:
 
 
 def say_notes(catalogs: Sequence[Catalog], *, details: bool = False) -> None:
-    """Notes about where catalogs come from.
+    """Print notes about where catalogs come from.
 
-    What is usual takes one short line, unless details are wanted.
+    Routine notes are condensed to one short line, unless ``details``.
     """
     abouts = [catalog.provenance for catalog in catalogs]
     usual = dict.fromkeys(text for about in abouts for text in about.usual)

@@ -1,4 +1,4 @@
-"""``deepvm tables``: look at what was measured, bring it from one machine to another, undo."""
+"""``deepvm tables``: list, compare, import, export and remove measurements; undo changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def show(
     )
 
 
-@app.command(short_help="Show what the last change did, or what yours change.")
+@app.command(short_help="Show the last change, or what your measurements change.")
 def diff(
     catalog: str = opt(
         "", "Show instead what the measurements change in this catalog.", "NAME|FILE"

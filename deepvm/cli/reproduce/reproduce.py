@@ -1,4 +1,4 @@
-"""``deepvm reproduce``: what the papers print, computed again."""
+"""``deepvm reproduce``: recompute the figures of the papers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def reproduce(
         "[PAPER]", "deepvm, thesis, scaling or all of them.", "all"
     ),
     only: Literal["same", "close", "differs"] | None = opt(
-        None, "Show the figures of this verdict alone; all are computed."
+        None, "Show only the figures with this verdict; all are computed."
     ),
     output: Output = "table",
 ) -> None:
@@ -37,14 +37,14 @@ def reproduce(
 
     names = _computable() if paper == "all" else [paper]
     with Progress(papers.parts_of(names), "tables") as progress:
-        found = papers.reproduce(names, only, progress=progress.advance)
+        results = papers.reproduce(names, only, progress=progress.advance)
     print_as(
         output,
-        lambda: report.print_reproductions(found),
-        lambda: report.document(found),
-        lambda: report.csv_rows(found),
+        lambda: report.print_reproductions(results),
+        lambda: report.document(results),
+        lambda: report.csv_rows(results),
     )
-    unexpected = [figure for paper in found for figure in paper.unexpected]
+    unexpected = [figure for paper in results for figure in paper.unexpected]
     for part, own in unexpected:
         say(f"Not expected: {part.id}, {own.name}: {own.shown}, not {own.published}")
     if unexpected:
@@ -52,7 +52,7 @@ def reproduce(
 
 
 def _computable() -> list[str]:
-    """The papers, less those that need a library that is not installed; a note says which."""
+    """The papers whose libraries are installed; a note names the others."""
     from deepvm.reports.reproduction.papers import PAPERS, computations
 
     names = []

@@ -1,4 +1,4 @@
-"""What ``deepvm simulate`` is asked to simulate."""
+"""The jobs, policies, deadlines and lifetimes that ``deepvm simulate`` simulates."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from deepvm.simulator.traces.trace import pools_of, read_traces
 def jobs_of(
     paths: list[Path], presets: list[str], market: str | None, *, replayed: bool
 ) -> list[Job]:
-    """The jobs.
+    """The jobs. Raises RequestError: there is none, or two have one name.
 
     ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some.
     """
-    found = [preset(name) for name in presets] + [read_job(path) for path in paths]
-    if not found:
+    given = [preset(name) for name in presets] + [read_job(path) for path in paths]
+    if not given:
         raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
-    names = [job.name for job in found]
+    names = [job.name for job in given]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RequestError("job", twice[0], "jobs whose names differ; the key 'name' of a job file")
     jobs = []
-    for job in found:
+    for job in given:
         if market:
             job = replace(job, market=Market(market))
         if replayed and job.mttp_s[0] == math.inf:
@@ -86,13 +86,13 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
 
 
 def own_lives(text: str) -> LifeSource:
-    """Lives of the machines of this user's jobs.
+    """Lifetimes of the machines of this user's jobs.
 
     ``text`` is ``history``, ``history:TYPE`` or ``history:TYPE/ZONE``.
 
     Raises:
         RequestError: another text, or a pool without a history. MissingExtraError: no SQLAlchemy.
-        DataError: the history cannot be read, or no machine in it was taken back.
+        DataError: the history cannot be read, or no machine in it was preempted.
     """
     name, _, pool = text.partition(":")
     if name != "history":
@@ -105,8 +105,8 @@ def own_lives(text: str) -> LifeSource:
 
     with History.open() as history:
         rows = history.machines()
-    found = lives_in(rows, time.time(), tuple(pool.split("/")) if pool else ())
-    if not found:
+    lifetimes = lives_in(rows, time.time(), tuple(pool.split("/")) if pool else ())
+    if not lifetimes:
         kinds = sorted(
             {f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"}
         )
@@ -114,10 +114,10 @@ def own_lives(text: str) -> LifeSource:
         if kinds:
             known = joined(kinds, "or")
         raise RequestError("lives", text, known)
-    lives = ResampledLifetimes(found)
-    ended = sum(end for _, end in found)
+    lives = ResampledLifetimes(lifetimes)
+    ended = sum(end for _, end in lifetimes)
     note(
-        f"{len(found)} lives, {ended} ended by a preemption; mean life"
+        f"{len(lifetimes)} lifetimes, {ended} ended by a preemption; mean"
         f" {format_seconds(lives.mean_s)}"
     )
     return lives

@@ -1,4 +1,4 @@
-"""``deepvm survive``: whether spot VMs can be had, and how probably all of them live for a time."""
+"""``deepvm survive``: how probably N spot VMs are available, and all survive for a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SurviveFlags:
 
     instance_type: str = option(MISSING, "The type of the VMs.", "TYPE", complete="complete_type")
     count: int = option(MISSING, "How many are needed at once.", "N", kind=int)
-    for_: str = option(MISSING, "How long all have to live, such as 4h.", "TIME", "--for")
+    for_: str = option(MISSING, "How long all must survive, such as 4h.", "TIME", "--for")
     catalog: str = catalog_option("A cloud's market, an embedded catalog, or a file.")
     cloud: str = option("", "A cloud's market: aws, gcp ...", "NAME", complete="complete_cloud")
     region: str = option(
@@ -48,10 +48,10 @@ class SurviveFlags:
 
 @takes_flags
 def survive(flags: SurviveFlags, output: Output = "table") -> None:
-    """Say how probable it is that N spot VMs of a type can be had and all live for a time.
+    """Estimate how probably N spot VMs of a type are available and all survive for a time.
 
-    It rests on public traces, the cloud's interruption band, your own jobs, and, where they are
-    available, stored prices and placement scores. Losses that come together are counted as such.
+    From public traces, the cloud's interruption band, your own jobs, and, where available, stored
+    prices and placement scores. Correlated losses are counted as such.
 
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
@@ -152,7 +152,7 @@ def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
 
 
 def _own(name: str, region: str, zone: str) -> OwnPool | None:
-    """What this user's jobs saw of the type; None without jobs. They know zones by name."""
+    """What this user's jobs observed of the type; None without jobs. They know zones by name."""
     import os
     import time
 
@@ -164,7 +164,7 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
             return None
         if not zone.startswith(region if zone else ""):
             note(
-                f"your own jobs are not asked: they know zones by name, and that of {zone} is"
+                f"your own jobs are not counted: they know zones by name, and that of {zone} is"
                 " unknown"
             )
             return None
@@ -173,7 +173,7 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
     except ImportError:  # the extra [jobs]
         return None
     except (DataError, MissingExtraError) as error:
-        note(f"your own jobs are not asked: {error}")
+        note(f"your own jobs are not counted: {error}")
         return None
 
 
@@ -207,7 +207,7 @@ def _prices(
     zone: str,
     limit: Decimal | None,
 ) -> PriceEvidence | None:
-    """What stored prices say; None: nothing of the type."""
+    """Evidence from stored prices; None: they have nothing of the type."""
     from deepvm.catalog.clouds import cloud_of
     from deepvm.catalog.market.stored_prices import read_stored_prices
     from deepvm.simulator.survival.evidence import price_evidence

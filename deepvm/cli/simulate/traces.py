@@ -1,7 +1,4 @@
-"""``deepvm traces``: recorded spot VMs and their lifetimes.
-
-Also what saves and deadlines would have cost on them.
-"""
+"""``deepvm traces``: recorded spot VMs, their lifetimes, and replays of saves and deadlines."""
 
 from __future__ import annotations
 
@@ -130,7 +127,7 @@ def show(
 def fit(
     files: list[str] = FILES,
     nodes: int | None = NODES,
-    each: bool = flag("--each", "Also fit each trace by itself."),
+    each: bool = flag("--each", "Also fit each trace separately."),
     output: Output = "table",
 ) -> None:
     """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together.

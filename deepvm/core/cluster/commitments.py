@@ -1,7 +1,7 @@
 """Commitments of users: reserved VMs (a pool with a price and an end), and savings plans.
 
 A reservation or capacity block becomes a type of its own, ``p5.48xlarge@POOL``, with the pool's
-price in the place of the on-demand price, without a spot price, and with as many VMs as the pool
+price instead of the on-demand price, without a spot price, and with as many VMs as the pool
 has. A savings plan is a discount on on-demand prices; what it costs when nothing runs is not
 counted.
 """
@@ -25,7 +25,7 @@ _SHARE = re.compile(r"(?:(?P<glob>[^=]+)=)?\s*(?P<number>\d{1,2}(?:\.\d{1,4})?)\
 
 CAPACITY_BLOCK = "capacity-block"
 _CLEARED = timedelta(minutes=30)
-"""For so long before a capacity block ends, its VMs are being terminated:
+"""How long before the end of a capacity block AWS starts to terminate its VMs:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html, 2026."""
 
 
@@ -51,7 +51,7 @@ class ReservedPool:
 
     @property
     def usable_until(self) -> datetime | None:
-        """When its VMs are ended, which is before a capacity block's own end; None for never."""
+        """When its VMs are terminated, before the end of a capacity block; None for never."""
         if self.until is not None and self.kind == CAPACITY_BLOCK:
             return self.until - _CLEARED
         return self.until
@@ -121,9 +121,9 @@ def _discounted(instance: InstanceType, plans: tuple[SavingsPlan, ...]) -> Insta
 def with_reserved(
     catalogs: Iterable[Catalog], pools: Iterable[ReservedPool], now: datetime
 ) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
-    """The catalogs with a type for each pool of their region that is there now.
+    """The catalogs with a type for each usable pool of their region, and notes.
 
-    Why pools are in none, and doubts.
+    The notes say why pools are in no catalog, and which figures look wrong.
 
     ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one
     name.
@@ -135,10 +135,12 @@ def with_reserved(
     notes = list[str]()
     for pool in pools:
         of_type = [c for c in catalogs if pool.instance_type in c.by_name]
-        there = [c for c in of_type if not pool.region or pool.region == c.region or not c.region]
+        in_region = [
+            c for c in of_type if not pool.region or pool.region == c.region or not c.region
+        ]
         if not of_type:
             raise RequestError("reserved", pool.instance_type, f"a type of {_named(catalogs)}")
-        if not there:
+        if not in_region:
             notes.append(
                 f"reserved pool {pool.name} is in {pool.region}, not in"
                 f" {', '.join(c.region for c in of_type)}"
@@ -149,20 +151,20 @@ def with_reserved(
             )
         elif pool.begins is not None and pool.begins > now:
             notes.append(
-                f"reserved pool {pool.name} begins at {_in_words(pool.begins)}: plan again then"
+                f"reserved pool {pool.name} starts at {_in_words(pool.begins)}: plan again then"
             )
         else:
             for catalog, more in zip(catalogs, added, strict=True):
-                if catalog in there:
+                if catalog in in_region:
                     more.append(_of_pool(catalog[pool.instance_type], pool, now))
                     notes += _doubts(catalog, pool)
     both = zip(catalogs, added, strict=True)
-    found = [replace(c, instances=(*c.instances, *more)) if more else c for c, more in both]
-    return tuple(found), tuple(dict.fromkeys(notes))
+    extended = [replace(c, instances=(*c.instances, *more)) if more else c for c, more in both]
+    return tuple(extended), tuple(dict.fromkeys(notes))
 
 
 def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
-    """What may be wrong with a pool."""
+    """Warnings about a pool's price and zone."""
     judged = PriceSanityCheck(
         {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog}
     )
@@ -205,6 +207,7 @@ def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceT
         interruption_band=None,
         known_life=None,
         discount=Decimal(0),
+        # A quota of its own (Catalog.pool_quotas) keeps plans within the number of reserved VMs.
         quota_family=f"reserved pool {pool.name}",
         reserved=Reservation(pool.name, base.name, pool.count, pool.kind, left_s, until),
     )

@@ -130,7 +130,7 @@ class InstanceType:
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         known_life: how long its spot VMs lived by the user's own history, None where that says too
             little.
-        reserved: the pool of reserved VMs that it stands for, None for what anybody can rent.
+        reserved: the pool of reserved VMs that it stands for, None for types of the open market.
         discount: share of the list price that a savings plan takes off the on-demand price.
     """
 
@@ -176,7 +176,7 @@ class InstanceType:
                 self,
                 interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4),
             )
-        # AWS's BurstablePerformanceSupported is of T2 and what came after it
+        # AWS reports BurstablePerformanceSupported only from T2 on
         if self.name.startswith("t1."):
             _keep(self, burstable=True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
@@ -395,11 +395,9 @@ class Catalog:
         return replace(self, instances=kept, absent={**self.absent, **absent})
 
     def __iter__(self) -> Iterator[InstanceType]:
-        """All types, in order."""
         return iter(self.instances)
 
     def __len__(self) -> int:
-        """How many types there are."""
         return len(self.instances)
 
     @cached_property

@@ -50,14 +50,17 @@ MOST_PARTS = 64
 PART_BYTES = 16_000_000
 """What a part of a version has besides its bytes. The parts are equal but for one byte.
 
-Each has the layout of the whole version, a digest of each rank and 3 kB around them, and begins at
+Each has the layout of the whole version, a digest of each rank and 3 kB around them, and starts at
 a page. Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;
 computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB of 256.
 """
 
 
 def room_of_system(memory_bytes: int) -> int:
-    """Bytes for checkpoints on a running VM, given its MemTotal."""
+    """Bytes of a running VM for checkpoints, given its MemTotal.
+
+    Without :data:`KERNEL_PERCENT`: MemTotal is what firmware and kernel have left already.
+    """
     return max(0, memory_bytes * (100 - SOCKET_PERCENT) // 100 - SYSTEM_BYTES - NODE_BYTES)
 
 
@@ -149,8 +152,8 @@ class MemoryNodeRule:
     def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
         """A VM's share of the capacity: m nodes hold the checkpoints if m x share >= f x s.
 
-        One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers``
-        parts, and :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
+        A VM that can hold all checkpoints adds all of its room (eq. 6). Else it holds ``buffers``
+        parts, less :data:`PART_BYTES` for each; or nothing, where nodes do not share.
         """
         room = self.room_bytes(memory_bytes)
         if room >= checkpoint_bytes * buffers:

@@ -15,7 +15,7 @@ from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
 from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 
-# By which a cluster may become dearer than its plan, unless the user says otherwise
+# Share by which a cluster may become more expensive than its plan, unless the user sets a limit
 HEADROOM = Decimal("0.2")
 AWS_LEAST_MAX_PRICE = Decimal("0.001")
 """AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
@@ -64,14 +64,13 @@ def limit_plan(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimi
     None when it has too few prices to split a limit.
 
     Raises:
-        RequestError: the plan costs more, AWS takes no limit as low as that, or the plan tells too
+        RequestError: the plan costs more, AWS accepts no limit as low as that, or the plan has too
             few prices.
     """
     limits = limit_prices(plan, most)
     if limits is None and most is not None:
         allowed = (
-            "nothing: the plan does not tell the prices of its on-demand VMs, so the limit"
-            " cannot be split"
+            "nothing: the plan has no prices of its on-demand VMs, so the limit cannot be split"
         )
         raise RequestError("max_price", f"{most:f}", allowed)
     if limits is None or not limits.spot_count:
@@ -126,6 +125,7 @@ def _group_limit(group: PlannedGroup, share: Decimal) -> GroupLimit:
     discount = group.vms.on_demand_discount
     if group.market is Market.SPOT or not discount:
         return GroupLimit(total, each)
+    # The cloud compares limits with list prices, and knows nothing of the discount.
     listed = 1 - discount
     return GroupLimit(
         _rounded(total / listed, ROUND_CEILING), _rounded(each / listed, ROUND_CEILING)
@@ -133,11 +133,12 @@ def _group_limit(group: PlannedGroup, share: Decimal) -> GroupLimit:
 
 
 def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:
-    """$/h of each on-demand group by role; None when they cannot be told apart from the rest."""
+    """$/h of each on-demand group by role; None when a price is missing."""
     known = {g.role: g.count * g.usd_per_hour for g in plan.groups if g.usd_per_hour is not None}
     unknown = [g for g in plan.groups if g.usd_per_hour is None]
     if any(g.market is Market.ON_DEMAND for g in unknown) and len(unknown) > 1:
         return None
+    # With one unknown price, the plan's total gives it.
     rest = plan.usd_per_hour - sum(known.values(), Decimal(0))
     fixed = {g.role: known.get(g.role, rest) for g in plan.groups if g.market is Market.ON_DEMAND}
     if all(total > 0 for total in fixed.values()):

@@ -59,7 +59,7 @@ def price_over_time(
 
     ``current`` is the price at the end, else the lowest that was not exceeded for at least the
     basis's share of the time with a known price. The last change before the window holds at its
-    beginning. An empty window raises a RequestError.
+    start. An empty window raises a RequestError.
     """
     if start_s >= end_s:
         raise RequestError("end_s", end_s, f"a time after the start, {start_s}")
@@ -86,17 +86,18 @@ def windows_below(
 ) -> tuple[int, int]:
     """Number of consecutive windows in which a price stayed within a limit, and of all.
 
-    The last change before the first window holds at its beginning; windows in which no price is
+    The last change before the first window holds at its start; windows in which no price is
     known are left out.
     """
     points = sorted(changes, key=lambda c: c.at_s)
     moments = [c.at_s for c in points]
     kept = count = 0
     for number in range(int((end_s - start_s) // for_s)):
-        begins = start_s + number * for_s
-        ends = start_s + (number + 1) * for_s
-        first = max(bisect_right(moments, begins) - 1, 0)  # which holds when the window begins
-        inside = [c.usd_per_hour for c in points[first : bisect_left(moments, ends)]]
+        window_start_s = start_s + number * for_s
+        window_end_s = start_s + (number + 1) * for_s
+        # The last change before the window holds at its start.
+        first = max(bisect_right(moments, window_start_s) - 1, 0)
+        inside = [c.usd_per_hour for c in points[first : bisect_left(moments, window_end_s)]]
         if inside:
             count += 1
             kept += max(inside) <= most
@@ -144,7 +145,7 @@ class PricedType:
 
 
 class PriceSanityCheck:
-    """Judges the prices of a region against each other."""
+    """Compares the prices of a region with each other."""
 
     def __init__(self, types: Mapping[str, PricedType]) -> None:
         """Sort the prices per vCPU, by family and of all ``types``, which come by name."""

@@ -8,7 +8,7 @@ from datetime import date, datetime
 # Here, not where speeds are predicted: reports need them also where no speed is
 UNPUBLISHED = "no published run of "
 PLAIN = "plain PyTorch is counted"
-"""How those doubts about a speed begin that reports group, name once or leave out."""
+"""First words of warnings about a speed that reports group, show once or leave out."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Measurement:
     ``kind``: ``eflops``, ``scaling`` (a speed-up curve), ``saturation`` (n_sat of a bandwidth,
     without a workload) or ``steps`` (how long a step takes). ``subject``: the type, or ``sender to
     receiver``; ``measured_at`` is UTC.
-    ``runs``: how many training runs with times of their steps are behind it, 0 where it has none.
+    ``runs``: how many training runs with times of their steps it is from, 0 where it has none.
     """
 
     kind: str

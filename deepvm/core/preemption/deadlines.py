@@ -12,10 +12,10 @@ restart_s``; the rest of the time is spare::
 
 Off on-demand, time passes and ``work_s`` never grows, so ``spare`` falls by at most the
 ``horizon_s`` until the next decision. A job that goes to on-demand as soon as ``spare <= horizon``
-is never late, whatever happens to spot VMs.
+is never late, even if no spot VM ever runs.
 
 **Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot
-VM that the net would stop before that is wasted money. So a job that is not on spot goes to
+VM that the safety net would stop before that is wasted money. So a job that is not on spot goes to
 on-demand as soon as ``spare <= horizon + restart + version``: for versions that cost no time and
 decisions at any time this is ``left <= work + 2 restart``, the 2d of the paper.
 
@@ -131,11 +131,9 @@ class OnDemandOnly(DeadlinePolicy):
     """Never spot: the baseline."""
 
     def choose(self, standing: DeadlineProgress) -> Array:
-        """On-demand."""
         return np.full(np.shape(standing.left_s), ON_DEMAND)
 
     def stay_s(self, standing: DeadlineProgress) -> Array:
-        """For ever."""
         return np.full(np.shape(standing.left_s), np.inf)
 
 
@@ -175,7 +173,7 @@ class UniformProgress(DeadlinePolicy):
         """On on-demand the job gains on the line until it is far enough ahead of it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
         short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
-        # It may not gain at all; then the net holds it too
+        # It may not gain at all; then the safety net keeps it on-demand, too
         gained = short / np.maximum(rate, 1e-12)
         # On on-demand spare_s does not change: if it does not allow a start on spot now, it never
         # will.

@@ -73,8 +73,8 @@ def in_time(job: Job, step: FloatArray) -> FloatArray:
     """Share of the notices whose emergency save is done in time, for each of the steps, (S,).
 
     Over the middles of equal parts of the rest of the step and of the save. The uniform grace
-    period has to be long enough for both, and for the policy to begin, which compares it with their
-    means.
+    period has to be long enough for both, and for the policy to start the save at all: it compares
+    the grace period with their means.
     """
     grace = job.grace_s
     points = (np.arange(_PARTS) + 0.5) / _PARTS
@@ -98,7 +98,7 @@ def attempt(
     bad: FloatArray,
     step: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Probability that a lifetime ends before training begins, and the time until either.
+    """Probability that a lifetime ends before training starts, and the time until either.
 
     The newest VM's notice comes g before the end of its life, which began with the request; the
     others, n-1 of n, are older than g, and their notices come at the same rate at any time.
@@ -118,9 +118,9 @@ def attempt(
         first = truncated_mean(rate, needed + step, needed + grace)
         others = truncated_mean(rate, late, needed) - np.expm1(-rate * needed) * grace
     good = reached * (newest * np.exp(-rate * grace) + 1 - newest)
-    begins = (1 - bad) * good + bad * reached
+    trains = (1 - bad) * good + bad * reached
     wasted = (1 - bad) * (newest * first + (1 - newest) * others) + bad * waited
-    return 1 - begins, needed * begins + wasted
+    return 1 - trains, needed * trains + wasted
 
 
 def lost_age(rate: FloatArray, delay: FloatArray, segment: FloatArray) -> FloatArray:
@@ -142,10 +142,10 @@ def overtaken(width: float, segment: FloatArray) -> FloatArray:
     to the one of the age v + k s none is, with the product of these; v is uniform on a segment, of
     which the middles of equal parts are taken.
     """
-    found = np.zeros(segment.shape)
+    sooner_s = np.zeros(segment.shape)
     over = segment < width
     if not over.any():
-        return found
+        return sooner_s
     every = segment[over, None]
     start = every * (np.arange(_PARTS) + 0.5) / _PARTS
     none = np.ones(start.shape)
@@ -155,8 +155,8 @@ def overtaken(width: float, segment: FloatArray) -> FloatArray:
         waits += every[:, 0] * none.mean(axis=1)
         if none.max() < 1e-4:
             break
-    found[over] = np.maximum(width / 2 - waits, 0.0)
-    return found
+    sooner_s[over] = np.maximum(width / 2 - waits, 0.0)
+    return sooner_s
 
 
 def segments(

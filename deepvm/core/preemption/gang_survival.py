@@ -1,20 +1,20 @@
-"""How probable it is that several spot VMs can be had, and that all of them live for a time.
+"""Probability that several spot VMs are available, and that all of them survive for a time.
 
 **One VM.** Lives follow a Weibull law of shape 1/2: one that has just started lasts longer than t
-with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of
-their own meets a spell of availability in its middle, and long spells more often than short ones
-(renewal theory: the residual life): the rest outlasts t with the probability ``(1 + r sqrt(t))
-exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a Gamma prior,
-learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has lived
-from the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e being
-1 if a preemption ended it and 0 if its life is censored; one that came at once is a rest, with
-``r^2 exp(-r sqrt(t))`` if it was ended, else ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as the
-former, rests would promise twice the life or more.
+with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. A request at a
+random moment falls into the middle of a spell of availability, and into long spells more often than
+into short ones (renewal theory: the residual life): the rest outlasts t with the probability ``(1 +
+r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a Gamma
+prior, learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has
+lived from the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e
+being 1 if a preemption ended it and 0 if its life is censored; one that came at once is a rest,
+with ``r^2 exp(-r sqrt(t))`` if it was ended, else ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as
+the former, rests would promise twice the life or more.
 
 **Several.** VMs of one type and zone go together, so losses are not binomial but Beta-binomial
 (Skellam 1948): with the share p that is lost and the correlation c within a pool, ``p = a / (a +
 b)`` and ``c = 1 / (a + b + 1)``, none of n is lost with the probability ``B(a, b + n) / B(a, b)``.
-The same law says whether n VMs can be had at once.
+The same law gives the probability that n VMs are available at once.
 
 Nothing is known for sure, so a probability is averaged over what the rate, the share and the
 correlation may be, and its 80 % interval says how far it may be from that.
@@ -102,7 +102,7 @@ class LossRate:
 
 @dataclass(frozen=True)
 class Availability:
-    """What is believed of the share of the time in which a VM can be had: a Beta distribution."""
+    """Belief about the share of the time in which a VM is available: a Beta distribution."""
 
     had: float
     missed: float
@@ -121,8 +121,8 @@ class OwnPool:
     """What a user has seen of a pool of spot VMs.
 
     Attributes:
-        lives: of each VM that was had. gang: VMs that were had together, mean.
-        refused: VMs that were asked for in vain.
+        lives: of each VM that ran. gang: VMs that ran together, mean.
+        refused: VMs that were requested and did not come.
     """
 
     lives: tuple[Lifetime, ...]
@@ -140,10 +140,10 @@ class ClusterSurvival:
     """Probabilities for several VMs, each with its 80 % interval.
 
     Attributes:
-        had: that all can be had when they are asked for. lasts: that all live for the time, once
-            they are had.
-        both: that they can be had and live. waited: that all live, if they came only after a wait.
-        independent: ``lasts`` if losses did not come together.
+        had: that all are available when they are requested. lasts: that all live for the time, once
+            they run.
+        both: that they are available and live. waited: that all live, if they came after a wait.
+        independent: ``lasts`` if losses were independent.
     """
 
     vms: int
@@ -157,11 +157,11 @@ class ClusterSurvival:
 
 @dataclass(frozen=True)
 class LifetimePosterior:
-    """All that is believed of a pool of spot VMs.
+    """Belief about the lifetimes and the availability of a pool of spot VMs.
 
     Attributes:
         loss_correlations: of losses within a time, each as probable. had_correlations: of whether
-            VMs can be had.
+            VMs are available.
         placement_score: of the cloud, 1 to 10 for as many VMs; None: not asked.
     """
 
@@ -174,8 +174,8 @@ class LifetimePosterior:
     def after(self, own: OwnPool) -> LifetimePosterior:
         """With what a user has seen.
 
-        VMs that were had together tell less than as many that were not; and all of them less of the
-        days that come.
+        VMs that ran together tell less than as many that did not, and all of them tell less about
+        the days to come.
         """
         losses = _DISCOUNT * design_effect(own.gang, fmean(self.loss_correlations))
         requests = _DISCOUNT * design_effect(own.gang, fmean(self.had_correlations))
@@ -320,5 +320,5 @@ def _interval(values: FloatArray, weights: FloatArray | None = None) -> Interval
 
 
 def _ordered(low: float, value: float, high: float) -> Interval:
-    """Of a skewed distribution the mean may lie beyond a quantile."""
+    """An interval around a mean, which may lie beyond a quantile of a skewed distribution."""
     return Interval(min(low, value), min(value, 1.0), min(max(high, value), 1.0))

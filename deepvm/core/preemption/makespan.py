@@ -2,7 +2,7 @@
 
 The model is the simulator's (docs/guide/simulate.md): lifetimes are exponential with the mean
 ``mttp_s``, counted from the request, so a cluster that needs all its n spot VMs is interrupted at
-the rate L = n / mttp_s, whatever it is doing. Write R for allocation and preparation, k for the
+the rate L = n / mttp_s at any time. Write R for allocation and preparation, k for the
 steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
 for the time from the end of the stall until the version is durable.
 
@@ -15,15 +15,15 @@ m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
 first version is durable R + d + tau after the request, if the VM lives so long, which takes
 ``(exp(L (R + d + tau)) - 1)/L`` on average (Daly 2006, the argument of eq. 13). When version i is
 durable and the VM is still there, version i+1 is durable tau later; if the VM goes before, all of R
-+ d + tau begins again:
++ d + tau starts again:
 
     E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) -
     1)/L
 
-which is eq. 13 with R + d in the place of R: the delay of a backup acts like a longer restart. The
+which is eq. 13 with R + d instead of R: the delay of a backup acts like a longer restart. The
 job ends when its last step ends, durable or not. With m versions that are durable before that, and
 a tail of work after the last of them became durable, the same argument gives E_next with the tail
-in the place of tau. Altogether, R' being the first start,
+instead of tau. Altogether, R' being the first start,
 
     T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) -
     1) + exp(L tail) - 1)
@@ -34,9 +34,9 @@ the grace period earlier.
 
 **With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too
 late, or a save that was not done in time. A good one is known the grace period g ahead. So training
-begins if the life exceeds R + g (good) or R (bad), with the probability p together, and S = (R p +
-E[life; not begun])/p passes on average from a request to training. Training is then stopped at the
-rate L, by a notice or without one. In H seconds of it, L H times:
+starts if the life exceeds R + g (good) or R (bad), with the probability p together, and S = (R p +
+E[life; no training])/p passes on average from a request to training. Training is then stopped at
+the rate L, by a notice or without one. In H seconds of it, L H times:
 
     work needed = H (working share) + L H (good share r - bad share l)
 
@@ -49,7 +49,7 @@ that age being uniform over a segment, plus d. Then
     T = S' + H + L H (S + good share (rest of the step or stall, + emergency save))
 
 with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before
-training begins is counted as a life without work, which loses at most one step.
+training starts is counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean
 course; ``hazard`` as ``adaptive``, since on exponential lifetimes its hazard settles at 1/mttp; and
@@ -83,7 +83,7 @@ MOST_BY_LUCK = 0.1
 # Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a
 # short job exceed it: a few short lifetimes make it save more often than foreseen.
 MOST_DOUBT = 0.01
-MOST_STRETCH = 20.0  # times the undisturbed time; above that a job is said never to end
+MOST_STRETCH = 20.0  # times the undisturbed time; above that a job counts as never ending
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _ClosedForm:
         self.policy = policy
         self.mean_step = step
         self.vms = vms
-        # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all
+        # Instead of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all
         # of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = 0.0
@@ -134,7 +134,7 @@ class _ClosedForm:
         # The rest of the write happens while training continues.
         writing = np.maximum(self.stall, self._length(job.save_s))
         self.delay = writing - self.stall + self._length(job.durable_s)
-        # The job begins when the last of the VMs is there: the largest of n uniform latencies lies
+        # The job starts when the last of the VMs is there: the largest of n uniform latencies lies
         # n/(n+1) up its span.
         last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
         self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
@@ -180,11 +180,12 @@ class _ClosedForm:
         unlucky = self._uncovered_share(facts)
         saved = unlucky < 1
         coarse = np.zeros(self.rate.shape, dtype=bool)
-        found = () if saved.all() else self._without_emergency(facts)
+        figures = () if saved.all() else self._without_emergency(facts)
         if saved.any():
             *other, coarse = self._with_emergency(np.minimum(unlucky, 1.0), facts)
-            found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
-        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
+            pairs = zip(other, figures or other, strict=True)
+            figures = tuple(np.where(saved, emergency, plain) for emergency, plain in pairs)
+        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in figures)
         return (
             np.where(np.isfinite(total) & (total >= 0), total, np.inf),
             preemptions,
@@ -197,7 +198,7 @@ class _ClosedForm:
         seen = np.clip(self.rate * total, 1e-3, 1e9)
         likely = -np.expm1(-seen)
         spread = lives.learnt_spread(seen)
-        # Which begins with a hazard that falls, and has two numbers to learn
+        # Its hazard falls at first, and has two parameters to learn
         if self.policy.by_age:
             likely = np.ones_like(seen)
             spread = np.maximum(spread, (1 + seen / 10) ** -0.5)
@@ -309,14 +310,14 @@ class _ClosedForm:
         # Until one attempt comes to training
         more = fails / (1 - fails)
         restart = wait / (1 - fails)
-        # Only the first life begins cold: if it is lost before it trains, the next ones are
+        # Only the first life starts cold: if it is lost before it trains, the next ones are
         # prepared warm.
         cold, start = self._attempt(unlucky, self.first)
         fails = cold * (1 + more)
         start = start + cold * restart
         if job.proactive_replacement:
-            # The first attempt after a stop had its allocation begun earlier; where it fails, the
-            # next one did not.
+            # The first attempt after a stop was requested with the notice; where it fails, the next
+            # one is requested only when the VM is lost.
             sooner = self.again - job.allocation_s.mean + lives.remaining(job.allocation_s, lead)
             once, wait = self._attempt(unlucky, good * sooner + bad * self.again)
             more = once * (1 + more)

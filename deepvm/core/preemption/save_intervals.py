@@ -2,12 +2,12 @@
 
 Arguments and results are seconds: numbers, or arrays over many runs of the same shape. ``save_s``
 is how long training stalls for one version (the thesis's and Daly's delta), ``mttp_s`` the mean
-time to preemption M; the interval is the working time from the end of one save to the beginning of
+time to preemption M; the interval is the working time from the end of one save to the start of
 the next (Daly's tau).
 
-The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s``
-each ``interval_s``, and a preemption in the middle of an interval costs half of it, so ``save_s /
-interval + h interval / 2`` is lost, which is least at ``sqrt(2 save_s / h)``.
+The loss rate that all of them minimize, for a hazard of h preemptions a second: a save costs
+``save_s`` each ``interval_s``, and a preemption in the middle of an interval costs half of it, so
+``save_s / interval + h interval / 2`` is lost, which is least at ``sqrt(2 save_s / h)``.
 """
 
 from __future__ import annotations

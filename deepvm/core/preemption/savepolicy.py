@@ -33,7 +33,7 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth
 
-# Of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
+# Share of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
 OVERHEAD = 0.03
 
 
@@ -177,7 +177,6 @@ class EverySteps(SavePolicy):
 
     @property
     def fixed_steps(self) -> int:
-        """The number."""
         return self.steps
 
 
@@ -199,7 +198,6 @@ class EverySeconds(SavePolicy):
         return f"every:{self.seconds:.15g}"
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """The time."""
         return self.seconds + 0 * facts.save_s
 
     def least_s(self, facts: SaveFacts) -> Number:
@@ -319,7 +317,7 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {  # without parameters, by name
     "adaptive": Adaptive,
     "hazard": Hazard,
 }
-_DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more than some thousands
+_DIGITS = 18  # of a number of steps; more is a typing error, and int() refuses some thousands
 
 
 def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:

@@ -83,7 +83,7 @@ Effects = Mapping[str, float]
 def kind(effect: str) -> str:
     """The kind of an effect, a key of :data:`PRIOR`.
 
-    What it is of is a name that users may have given.
+    The part after ``=`` may be a name that a user chose, of any content.
     """
     return effect.partition("=")[0]
 
@@ -118,13 +118,13 @@ def weights(
 
 def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
     """(rows, effects): how much each effect counts per row; ones not in ``names`` are left out."""
-    found = np.zeros((len(rows), len(names)))
+    matrix = np.zeros((len(rows), len(names)))
     for i, row in enumerate(rows):
         share = row.weights
         for effect, value in row.effects.items():
             if effect in names:
-                found[i, names[effect]] = value * share[PRIOR[kind(effect)][0]]
-    return found
+                matrix[i, names[effect]] = value * share[PRIOR[kind(effect)][0]]
+    return matrix
 
 
 @dataclass(frozen=True, eq=False)  # so that caches take it as a key

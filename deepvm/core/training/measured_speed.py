@@ -19,14 +19,14 @@ from deepvm.core.training.speed import (
 from deepvm.core.training.steptime import MeasuredRange, StepTimeFit
 from deepvm.core.units import counted
 
-_OTHER_VM = 0.1
+_OTHER_VM_SD = 0.1
 """Standard deviation of log T between VM sizes with the same GPU: other processors, power, cooling.
 An assumption: half of the difference between two sites on one GPU (``another site`` in
 :mod:`deepvm.core.training.evidence`).
 """
-_TOLD_APART = 0.4
+_SUBTRACTED_SYNC_SD = 0.4
 """The same if synchronization must be subtracted from a measured step to get its gradients."""
-_NO_SYNC = 0.1
+_NO_SYNC_SD = 0.1
 """The same where more GPUs train than were measured, and their synchronisation was not.
 
 Chosen with the published steps of three models on up to 8 x 4 T4: of these, 75 to 87 % are within
@@ -40,8 +40,7 @@ class OwnSteps:
     """A law of steps that were measured on clusters of one type of VM.
 
     Attributes:
-        where: the type. reads: whether these steps wait for their samples to be read, as a real
-            job's do.
+        where: the type. reads: whether these steps include waiting for input, as a real job's do.
         about: where, when and how often it was measured, in words.
     """
 
@@ -62,7 +61,7 @@ class OwnSteps:
 
     @property
     def cause(self) -> str:
-        """Of doubt in speeds that follow from these steps."""
+        """Name of the uncertainty in speeds that follow from these steps."""
         return f"measured on {self.where}"
 
     def batch_doubts(self, batch: float) -> Iterator[str]:
@@ -86,7 +85,7 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
     assert base.parts is not None
     measured = own.measured
     steps = base.parts.steps
-    # It has run there: no estimate of its memory says otherwise.
+    # It has run there: a measurement beats the estimate of its memory.
     ran = (
         (steps.batch <= measured.batch[1])
         & (steps.gpus >= measured.gpus[0])
@@ -101,8 +100,8 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
     alone = base.vms <= 1
 
     def doubts(place: int) -> Iterator[str]:
-        why = f"derived, because only single VMs of {own.where} were measured; "
-        yield from base.network_doubts(place, why)
+        reason = f"derived, because only single VMs of {own.where} were measured; "
+        yield from base.network_doubts(place, reason)
         yield from own.batch_doubts(float(base.batch[place]))
 
     return replace(
@@ -185,13 +184,16 @@ def _with_network(
     batch = parts.steps.batch
     nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
     step = own.fit.law.step_s(nodes, gpus, batch)
-    # A step of several GPUs has synchronised; what that took is taken away, most of it at most.
+    # A step of several GPUs includes synchronization, which is subtracted: at most nine tenths,
+    # since data sheets may predict more than the whole step took.
     took = np.minimum(reference.sync_s[0] if cluster[1] > 1 else 0.0, 0.9 * step)
     grad = (step**OVERLAP - took**OVERLAP) ** (1 / OVERLAP)
     grad = grad * np.exp(parts.straggling - reference.straggling[0])
     share = parts.share(grad)
     hidden = (took / step) ** OVERLAP
-    sd = np.sqrt(own.measured.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2)
+    sd = np.sqrt(
+        own.measured.deviation(nodes, gpus, batch) ** 2 + (_SUBTRACTED_SYNC_SD * hidden) ** 2
+    )
 
     def doubt() -> SpeedUncertainty:
         rest = parts.doubt(share, gradients=False)
@@ -199,12 +201,12 @@ def _with_network(
             **rest.named,
             own.cause: sd * (1 - share),
             f"{own.cause}, without synchronisation": np.where(
-                parts.steps.gpus > cluster[1], _NO_SYNC, 0.0
+                parts.steps.gpus > cluster[1], _NO_SYNC_SD, 0.0
             ),
         }
         if other:
             vm = base.machine.interconnect.machine
-            named[f"{own.cause}, on {vm}"] = _OTHER_VM * (1 - share)
+            named[f"{own.cause}, on {vm}"] = _OTHER_VM_SD * (1 - share)
         return replace(rest, named=named)
 
     return _timed(own, base, joined(grad, parts.sync_s, OVERLAP), doubt)

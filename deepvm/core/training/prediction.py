@@ -40,7 +40,7 @@ from deepvm.core.training.speed import (
 from deepvm.core.training.workload import Precision, Workload
 
 _PUBLISHED_SD, _DERIVED_SD = 0.22, 0.28
-"""The same of a step, roughly: exact values take long to compute and decide little here."""
+"""Rough standard deviations of log T: exact ones take long to compute and decide little here."""
 
 REFERENCE_PARAMETERS = 7e9
 SMALL_PARAMETERS = 1e9
@@ -100,7 +100,7 @@ def effects_of(
     number = width if width == _HALF else precision.value
     # How fast units compute says nothing of a step that waits for memory.
     computing = computing_share(workload, gpu, precision, checkpointing=checkpointing)
-    found = {
+    effects = {
         "all": computing,
         f"generation={gpu.generation}/{width}": computing,
         f"gpu={gpu.chip}": computing,
@@ -125,27 +125,29 @@ def effects_of(
     }
     # What lies between matrix products differs from it; vendors rewrite those, too
     if software != "eager":
-        found[f"software memory={model.family}/{software}"] = 1 - computing
+        effects[f"software memory={model.family}/{software}"] = 1 - computing
         if software == "tuned":
-            found[f"software={software}"] = computing
+            effects[f"software={software}"] = computing
     if checkpointing:
-        found["checkpointing"] = 1.0
+        effects["checkpointing"] = 1.0
     if model.transformer is not None:
-        found["log parameters"] = math.log(model.parameters / REFERENCE_PARAMETERS)
-        found["log parameters below 1e9"] = min(0.0, math.log(model.parameters / SMALL_PARAMETERS))
-        found["log sequence"] = math.log(model.sequence / REFERENCE_SEQUENCE)
-        found[f"model: log sequence={model.name}"] = math.log(model.sequence / REFERENCE_SEQUENCE)
+        effects["log parameters"] = math.log(model.parameters / REFERENCE_PARAMETERS)
+        effects["log parameters below 1e9"] = min(
+            0.0, math.log(model.parameters / SMALL_PARAMETERS)
+        )
+        effects["log sequence"] = math.log(model.sequence / REFERENCE_SEQUENCE)
+        effects[f"model: log sequence={model.name}"] = math.log(model.sequence / REFERENCE_SEQUENCE)
     else:  # operations and bytes are counted or estimated, they do not follow from a shape
-        found[f"counted model={model.name}"] = 1.0
+        effects[f"counted model={model.name}"] = 1.0
     if several_vms:
-        found |= {f"network={net.kind}": 1.0, f"{MACHINE}={net.machine}": 1.0}
+        effects |= {f"network={net.kind}": 1.0, f"{MACHINE}={net.machine}": 1.0}
     else:
-        found |= {f"link={gpu.link}": 1.0, f"link+gpu={gpu.link}/{gpu.chip}": 1.0}
+        effects |= {f"link={gpu.link}": 1.0, f"link+gpu={gpu.link}/{gpu.chip}": 1.0}
     if site:
-        found |= {f"site: local={site}": 1.0, f"site: across={site}": 1.0}
+        effects |= {f"site: local={site}": 1.0, f"site: across={site}": 1.0}
     else:
-        found["another site"] = 1.0
-    return found
+        effects["another site"] = 1.0
+    return effects
 
 
 def batch_effects(setup: TrainingSetup, micro_batch: FloatArray) -> dict[str, FloatArray]:
@@ -176,8 +178,8 @@ def parts_of(setup: TrainingSetup, vms: FloatArray, evidence: Evidence) -> Parts
     same = replace(setup, machine=replace(machine, interconnect=network, vcpus=None))
     corrections = _corrections(same, tuple(vms.tolist()), evidence)
     sync = steps.sync_s * corrections.sync
-    # Corrections for links and for networks are learnt apart: no network is faster than the links
-    # behind it.
+    # Corrections for links and for networks are learned separately, but no network is faster than
+    # the links that feed it.
     between = np.maximum(np.maximum(sync, steps.local_s * corrections.links), steps.line_s)
     return Parts(
         steps=steps,
@@ -225,7 +227,7 @@ def _corrections(setup: TrainingSetup, vms: tuple[float, ...], evidence: Evidenc
     slower, grad, sync = (np.zeros(len(sizes)) for _ in range(3))
     for rows, loading in _loadings(setup, sizes, evidence):
         mean = loading.mean.T
-        # More GPUs never make gradients faster, whatever noise says.
+        # More GPUs never make gradients faster: where rows say so, it is noise.
         within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
         slower[rows] = within * math.log(setup.machine.gpus) + across * np.log(sizes[rows])
         grad[rows] = np.exp(slower[rows] - mean[COMPUTE])

@@ -228,13 +228,14 @@ def fit_memory(
         _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=precision.is_full)
         for c in (False, True)
     )
-    room = accelerator.memory_bytes - _CONTEXT_BYTES
-    # Frozen weights are cheap to hold and dear to gather: they are split only where they must be.
+    available = accelerator.memory_bytes - _CONTEXT_BYTES
+    # Frozen weights are cheap to hold and expensive to gather: they are split only where they must
+    # be.
     sharded = np.full(gpus.shape, workload.method is Method.FSDP)
     if workload.method is Method.LORA:
         kept = {None: min(whole, less), True: less, False: whole}[workload.checkpointing]
-        sharded = (gpus > 1) & (room - whole_state < kept)
-    free = room - np.where(sharded, shared_state, whole_state)
+        sharded = (gpus > 1) & (available - whole_state < kept)
+    free = available - np.where(sharded, shared_state, whole_state)
     chosen = usual_checkpointing(workload)
     # Computing activations again takes a third longer; a few more passes hardly do, unless each
     # gathers the weights.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NO_FIT = "it cannot be trained so"
 
 READING = "reading"
-"""The cause of doubt that is how fast samples are read."""
+"""Name of the uncertainty in how fast samples are read."""
 READING_SD = 0.3
 """Standard deviation of log(samples read per vCPU): photographs and processors differ by half."""
 
@@ -336,7 +336,7 @@ class SpeedSource(Protocol):
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, and what is known of how fast that goes."""
+    """What is trained, and the source of speeds."""
 
     workload: Workload
     speeds: SpeedSource

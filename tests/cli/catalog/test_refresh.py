@@ -154,7 +154,7 @@ def test_nothing_kept_yet(environment):
     out, err = deepvm(environment, "status")
     assert {row["state"] for row in table(out)} == {"snapshot"}
     assert (
-        "nothing is kept in" in err
+        "is empty" in err
         and environment["DEEPVM_CACHE_DIR"] in err
         and "deepvm catalog refresh" in err
     )
@@ -410,4 +410,4 @@ def test_what_cannot_be_kept_is_no_success(market, monkeypatch, tmp_path, run):
     monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path / "file" / "cache"))
     code, out, err = run("catalog", "refresh", "--region", "us-east-1", "--only", "zones")
     assert code == 4 and "fetched" in out
-    assert "Error: what was fetched could not be kept" in err and "DEEPVM_CACHE_DIR" in err
+    assert "Error: the fetched data could not be cached" in err and "DEEPVM_CACHE_DIR" in err

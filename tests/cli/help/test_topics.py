@@ -45,7 +45,7 @@ def test_what_a_topic_names_is_there(name: str, run: Run) -> None:
 
 
 def test_each_name_means_one_topic_and_no_command() -> None:
-    names = [name for topic in topics().values() for name in (topic.name, *topic.others)]
+    names = [name for topic in topics().values() for name in (topic.name, *topic.aliases)]
     assert len(names) == len(set(names))
     assert not {entry.name for entry in COMMANDS} & set(names)
     assert find_topic("Exit_Codes") is topics()["exit-codes"]

@@ -33,7 +33,7 @@ def test_check(run: Run, folder: Path, bad: bool, code: int) -> None:
 def test_report(run: Run, folder: Path) -> None:
     make(folder / "lab", wrong={WRONG}, unfinished={UNFINISHED})
     code, out, err = run("lab", "report", "lab")
-    assert (code, err) == (0, "Note: lab/report.html shows all of it\n")
+    assert (code, err) == (0, "Note: full report: lab/report.html\n")
     check_golden("lab-report.txt", out)
 
 

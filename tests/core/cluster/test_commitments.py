@@ -128,7 +128,7 @@ def test_a_pool_that_begins_later_is_not_there_yet() -> None:
     later = pool(begins=NOW + timedelta(hours=1))
     (found,), left = with_reserved([catalog()], [later], NOW)
     assert "gpu.xlarge@block" not in found.by_name
-    assert left == ("reserved pool block begins at 2026-11-27 09:00 UTC: plan again then",)
+    assert left == ("reserved pool block starts at 2026-11-27 09:00 UTC: plan again then",)
     assert (
         "gpu.xlarge@block"
         in with_reserved([catalog()], [later], NOW + timedelta(hours=1))[0][0].by_name
