@@ -58,11 +58,6 @@ class AddressRate(NamedTuple):
     source: RateSource
     spot_usd_per_hour: Decimal | None = None
 
-    @property
-    def of_spot(self) -> Decimal:
-        """Of a spot VM, $/h."""
-        return self.usd_per_hour if self.spot_usd_per_hour is None else self.spot_usd_per_hour
-
 
 class NatRate(NamedTuple):
     """A NAT gateway: $/h in all, per VM (for at most ``most_vms`` VMs), and per GB."""
@@ -185,7 +180,9 @@ class Bill:
     """What a cluster costs besides its VMs, and with them.
 
     Attributes:
-        vms_usd_per_hour: of the VMs.
+        usd_per_hour: of all items by the hour, without the VMs. usd_once: of those paid once.
+        total_usd_per_hour: VMs and what comes besides them.
+        doubtful: the items whose rates are copies, and not from the cloud itself.
         other_region: the region whose rates these are, if the VMs are in another one.
         counted: whether the budget and what a job costs are of all of it, see
             :attr:`Extras.counted`.
@@ -193,29 +190,12 @@ class Bill:
 
     items: tuple[BillItem, ...]
     not_counted: tuple[UncountedCost, ...]
-    vms_usd_per_hour: Decimal
+    usd_per_hour: Decimal
+    usd_once: Decimal
+    total_usd_per_hour: Decimal
+    doubtful: tuple[str, ...]
     other_region: str = ""
     counted: bool = False
-
-    @property
-    def usd_per_hour(self) -> Decimal:
-        """Of all items by the hour, without the VMs."""
-        return sum((item.usd_per_hour for item in self.items), Decimal(0))
-
-    @property
-    def usd_once(self) -> Decimal:
-        """Of all items that are paid once."""
-        return sum((item.usd_once for item in self.items), Decimal(0))
-
-    @property
-    def doubtful(self) -> tuple[str, ...]:
-        """The items whose rates are copies, and not from the cloud itself."""
-        return tuple(i.name for i in self.items if i.source is not None and not i.source.official)
-
-    @property
-    def total_usd_per_hour(self) -> Decimal:
-        """VMs and what comes besides them, $/h."""
-        return self.vms_usd_per_hour + self.usd_per_hour
 
     def usd_of(self, hours: float) -> Decimal:
         """What a job of so many hours costs besides its VMs."""
@@ -226,8 +206,17 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
     """The bill of a cluster besides its VMs."""
     lines = tuple(_lines(vms, rates, extras))
     items = tuple(line for line in lines if isinstance(line, BillItem))
-    left = tuple(line for line in lines if isinstance(line, UncountedCost))
-    return Bill(items, left, vms.usd_per_hour, rates.other_region, extras.counted)
+    by_hour = sum((item.usd_per_hour for item in items), Decimal(0))
+    return Bill(
+        items,
+        tuple(line for line in lines if isinstance(line, UncountedCost)),
+        by_hour,
+        sum((item.usd_once for item in items), Decimal(0)),
+        vms.usd_per_hour + by_hour,
+        tuple(i.name for i in items if i.source is not None and not i.source.official),
+        rates.other_region,
+        extras.counted,
+    )
 
 
 def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
@@ -292,7 +281,9 @@ def _item(name: str, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
     if name == ADDRESSES:
         address = rates.address
         assert address is not None
-        prices = [(vms.spot, address.of_spot), (vms.on_demand, address.usd_per_hour)]
+        spot = address.spot_usd_per_hour
+        spot = address.usd_per_hour if spot is None else spot
+        prices = [(vms.spot, spot), (vms.on_demand, address.usd_per_hour)]
         usd = sum((count * price for count, price in prices), Decimal(0))
         each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
         text = counted(vms.count, "public IPv4 address", "public IPv4 addresses")

@@ -8,9 +8,11 @@ of a tool.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from decimal import Decimal
 
-from deepvm.core.cluster.plan import Plan, PlannedGroup
-from deepvm.core.cluster.price_limits import HEADROOM, limit_plan
+from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.price_limits import HEADROOM, PriceLimits, limit_prices
 from deepvm.errors import RequestError
 from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, amount
 from deepvm.exporters.options import ExportOptions
@@ -18,6 +20,8 @@ from deepvm.exporters.options import ExportOptions
 OPTIONS = frozenset({"subnet", "max_price", "command", "code", *TRAINING_OPTIONS})
 LARGEST = 16 * 1024
 """Bytes of user data that EC2 takes, before they are encoded."""
+AWS_LEAST_MAX_PRICE = Decimal("0.001")
+"""AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 _BUCKET = re.compile(r"s3://[a-z0-9.-]+/.+\.(tar\.gz|tgz)")
 _ARCHIVE = re.compile(r"https://.+\.(tar\.gz|tgz)")
@@ -35,7 +39,7 @@ class AwsExporter(Exporter):
     HEADROOM = f"{HEADROOM * 100:.0f} %"
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
-        limited, self.limits = limit_plan(plan, options.max_price)
+        limited, self.limits = _limited(plan, options.max_price)
         super().__init__(limited, options)
         within = limited.training.zones
         self.excluded = [zone for zone in plan.training.zones if zone not in within]
@@ -87,3 +91,31 @@ class AwsExporter(Exporter):
             allowed = f"user data of at most {LARGEST} bytes, which is what EC2 takes"
             raise RequestError("command", f"{size} bytes", allowed)
         return text
+
+
+def _limited(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits | None]:
+    """The plan in the zones within the price limit that was asked for, or its own price and 20 %.
+
+    None when it has too few prices to split a limit.
+
+    Raises:
+        RequestError: the plan costs more, AWS accepts no limit as low as that, or the plan has too
+            few prices.
+    """
+    limits = limit_prices(plan, most)
+    if limits is None and most is not None:
+        allowed = (
+            "nothing: the plan has no prices of its on-demand VMs, so the limit cannot be split"
+        )
+        raise RequestError("max_price", f"{most:f}", allowed)
+    if limits is None or not limits.spot_count:
+        return plan, limits
+    spot = limits.groups[TRAINING].vm_usd_per_hour
+    if spot <= AWS_LEAST_MAX_PRICE:
+        allowed = (
+            f"a higher limit: this leaves {spot:f} $/h for each spot VM, and AWS accepts only more"
+            f" than {AWS_LEAST_MAX_PRICE}"
+        )
+        raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
+    zones = tuple(zone for zone in plan.training.zones if zone.usd_per_hour <= spot)
+    return replace(plan, training=replace(plan.training, zones=zones)), limits

@@ -7,18 +7,16 @@ made. Their limits never add up to more than the whole, and the plan at its own 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 
 # Share by which a cluster may become more expensive than its plan, unless the user sets a limit
 HEADROOM = Decimal("0.2")
-AWS_LEAST_MAX_PRICE = Decimal("0.001")
-"""AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +54,6 @@ class PriceLimits:
             self.spot_count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour,
             ROUND_CEILING,
         )
-
-
-def limit_plan(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits | None]:
-    """The plan in the zones within the price limit that was asked for, or its own price and 20 %.
-
-    None when it has too few prices to split a limit.
-
-    Raises:
-        RequestError: the plan costs more, AWS accepts no limit as low as that, or the plan has too
-            few prices.
-    """
-    limits = limit_prices(plan, most)
-    if limits is None and most is not None:
-        allowed = (
-            "nothing: the plan has no prices of its on-demand VMs, so the limit cannot be split"
-        )
-        raise RequestError("max_price", f"{most:f}", allowed)
-    if limits is None or not limits.spot_count:
-        return plan, limits
-    spot = limits.groups[TRAINING].vm_usd_per_hour
-    if spot <= AWS_LEAST_MAX_PRICE:
-        allowed = (
-            f"a higher limit: this leaves {spot:f} $/h for each spot VM, and AWS accepts only more"
-            f" than {AWS_LEAST_MAX_PRICE}"
-        )
-        raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
-    zones = tuple(zone for zone in plan.training.zones if zone.usd_per_hour <= spot)
-    return replace(plan, training=replace(plan.training, zones=zones)), limits
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
