@@ -102,6 +102,8 @@ def _load(name: str) -> Catalog:
             return _catalog_of(read_text(path, _FILE), path)
         except FileNotFoundError:
             reason = "no such file"
+    elif os.path.isdir(name):
+        reason = "this is a folder"
     elif os.path.basename(name) != name or os.path.exists(name):
         reason = "this file ends neither in .json nor in .csv"
     else:

@@ -312,6 +312,7 @@ def changed(job: JobFile, **options: Any) -> JobFile:
     given = {key: value for key, value in options.items() if value is not None}
     if not given:
         return job
+    typed = dict(given)
     processes = str(given.get("processes_per_machine"))
     if processes.isdecimal():
         given["processes_per_machine"] = int(processes)
@@ -323,8 +324,9 @@ def changed(job: JobFile, **options: Any) -> JobFile:
         found = JobFile.model_validate({**known, **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
-        value = money.get(path[-1], given.get(path[0]))
-        raise RequestError(path[-1], value, FORMAT.describe(*path)) from None
+        # Below it are the forms that a value may have.
+        key = path[1] if path[0] == "budget" else path[0]
+        raise RequestError(key, typed[key], FORMAT.describe(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError(
             "cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs"

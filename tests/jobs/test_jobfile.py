@@ -332,7 +332,11 @@ def test_processes_by_the_command_line() -> None:
     assert job.processes_per_machine == "gpus" and not job.independent_processes
     assert changed(job, processes_per_machine="3").processes_per_machine == 3
     for value in ("0", "201", "all", "-1", "1.5"):
-        with pytest.raises(RequestError, match="allowed: gpus, or a whole number from 1 to 200"):
+        with pytest.raises(RequestError) as refused:
             changed(job, processes_per_machine=value)
+        assert str(refused.value) == (
+            f"--processes-per-machine: '{value}' cannot be used; allowed: gpus, or a whole number"
+            " from 1 to 200"
+        )
     with pytest.raises(RequestError, match="only with launcher: direct"):
         changed(job, independent_processes=True)

@@ -37,6 +37,8 @@ def load(text: str) -> Tree:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "lists or objects are nested too deeply"
     lines = str(getattr(error, "problem", None) or error).splitlines()
     return "".join(lines[:1])[:100]
 

@@ -28,7 +28,7 @@ def test_a_repeated_key() -> None:
         ("a: 1\nb: !!bool maybe", 2, "not YAML: "),
         ("a: !!python/object:os.system x", 1, "not YAML: could not determine a constructor"),
         ("# nothing", 0, "is empty"),
-        ("[" * 5000, 1, "not YAML"),
+        ("[" * 5000, 1, "not YAML: lists or objects are nested too deeply"),
         ("a: " + "[" * 50 + "]" * 50, 1, "nested too deeply"),
         ("a: &a [" + "1," * 200 + "]\nb: [" + "*a," * 200 + "]", 1, "too many values"),
         ("a" * 1_000_001, 0, "more than 1000000 characters"),
