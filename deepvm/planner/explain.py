@@ -59,7 +59,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if request.workload is not None:
         units = request.workload.units
     if name not in catalog.by_name:
-        raise RequestError("explain", name, _allowed(catalog, name))
+        raise RequestError("explain", name, allowed_type(catalog, name))
     budget = request.budget_micro_usd
     candidates = gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
@@ -111,7 +111,8 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     )
 
 
-def _allowed(catalog: Catalog, name: str) -> str:
+def allowed_type(catalog: Catalog, name: str) -> str:
+    """What an error allows instead of a type that a catalog does not have."""
     absence = why_absent(catalog, name)
     allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
     gpu = name.casefold()

@@ -110,7 +110,7 @@ CELLS = {
     "n_sat": (("10, 20", "10, 2"), "5: n_sat: expected"),
     "column": (("gpu_count", "gpu_cuont"), "7: unknown column 'gpu_cuont'"),
     "column twice": (("memory_gib", "vcpus"), "7: repeated column vcpus"),
-    "separator": ((",", ";"), "7: unknown column"),
+    "separator": ((",", ";"), "7: fields are not separated by commas (expected"),
 }
 
 

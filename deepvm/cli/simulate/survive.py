@@ -11,7 +11,6 @@ from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import again, option
-from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
 from deepvm.errors import CloudError, DataError, MissingExtraError, RequestError
 from deepvm.services.plan_options import CatalogOptions, SourceOptions, catalog_option
@@ -118,11 +117,9 @@ def _market(flags: SurviveFlags) -> str:
 def _type(catalog: Catalog, name: str) -> InstanceType:
     kind = catalog.by_name.get(name)
     if kind is None:
-        reason = ""
-        if name in catalog.absent:
-            reason = f"; {catalog.absent[name]}"
-        allowed = one_of(name, sorted(catalog.by_name), ", ") + reason
-        raise RequestError("instance_type", name, allowed)
+        from deepvm.planner.explain import allowed_type
+
+        raise RequestError("instance_type", name, allowed_type(catalog, name))
     if kind.spot_usd_per_hour is None:
         note(f"no spot price of {name} is known in {catalog.name}")
     return kind

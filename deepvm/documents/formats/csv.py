@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from deepvm.documents.tree import FileSyntaxError
 from deepvm.errors import Issue
 
+_SEPARATOR = re.compile(r"[^,\s]+[;\t|]\s*\S")
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 
 
@@ -31,7 +32,7 @@ class Table:
 def load_table(text: str) -> Table:
     """Read CSV; cells have no blanks at their ends, empty rows are left out.
 
-    Raises FileSyntaxError: not CSV, or a column is there twice.
+    Raises FileSyntaxError: not CSV, separated by other characters, or a column is there twice.
     """
     table = Table()
     lines = io.StringIO(text, newline="").readlines()
@@ -45,6 +46,8 @@ def load_table(text: str) -> Table:
     table.line, header = next(records, (skipped + 1, []))
     while header and not header[-1]:
         header.pop()
+    if len(header) == 1 and _SEPARATOR.search(header[0]):
+        raise FileSyntaxError("fields are not separated by commas", table.line)
     table.columns = [name.lower() for name in header]
     for name in filter(None, table.columns):
         if table.columns.count(name) > 1:
