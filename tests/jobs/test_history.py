@@ -322,12 +322,39 @@ def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
     [
         ("/proc/none/history.db", "DEEPVM_HISTORY"),
         ("postgresql://nobody:secret@127.0.0.1:9/none", "cannot be used"),
+        ("postgres://nobody:secret@127.0.0.1:9/none", "cannot be used: connection"),
+        (
+            "postgresql://nobody:secret@127.0.0.1:port/none",
+            "'postgresql://...' .expected the name of",
+        ),
+        ("mysql://nobody:secret@127.0.0.1:9/none", "'mysql://...' .expected the name of an SQLite"),
+        ("://secret", "DEEPVM_HISTORY: '://...' .expected"),
     ],
 )
 def test_a_place_that_cannot_be_used(place: str, said: str) -> None:
     with pytest.raises(DataError, match=said) as found:
         History.open({PLACE: place})
     assert "secret" not in str(found.value)
+
+
+@pytest.mark.system
+def test_only_locks_are_waited_for(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from deepvm.errors import DataError
+from deepvm.jobs.history.history import PLACE, History
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    History.open({PLACE: sys.argv[1]})
+except DataError as error:
+    print(error)
+"""
+    began = time.monotonic()
+    place = str(tmp_path / "history.db")
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True)
+    assert "cannot be used" in done.stdout, done
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.slow

@@ -193,10 +193,9 @@ class History:
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ) -> History:
         place = environ.get(PLACE, "") or str(own_folder(environ) / "history.db")
-        if place.startswith("postgresql:"):
-            return cls(_postgresql(place.replace("postgresql:", "postgresql+psycopg:", 1)))
-        if "://" in place:
-            return cls(sa.create_engine(place, pool_pre_ping=True))
+        scheme, is_url, address = place.partition("://")
+        if is_url:
+            return cls(_engine_of(scheme, address))
         path = Path(place)
         try:
             _make_private(path, ours=not environ.get(PLACE))
@@ -470,6 +469,22 @@ _CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
 """Timeouts: the controller waits for the database in its only thread."""
 
 
+def _engine_of(scheme: str, address: str) -> sa.Engine:
+    """The database of a URL. Raises DataError, which shows no password."""
+    dialect = scheme.partition("+")[0]
+    try:
+        if dialect in ("postgresql", "postgres"):
+            return _postgresql(f"postgresql+psycopg://{address}")
+        if dialect == "sqlite":
+            return sa.create_engine(f"sqlite://{address}", pool_pre_ping=True)
+    except (sa.exc.ArgumentError, ValueError):
+        pass
+    raise DataError(
+        f"invalid value for {PLACE}: '{scheme}://...'"
+        " (expected the name of an SQLite file, or postgresql://USER@HOST/NAME)"
+    )
+
+
 def _postgresql(url: str) -> sa.Engine:
     """A database whose server may hang, or be gone without a word."""
     limits = {
@@ -518,8 +533,8 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() >= until_s:
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= until_s:
                 raise
             time.sleep(0.02)
 
