@@ -27,6 +27,7 @@ from pydantic import (
 from deepvm.core.units import MOST_SECONDS, parse_time
 
 MAX_USD = 100_000
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _SHORT = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # Control characters break CSV rows and terminals, surrogates cannot be written, the others
 # reverse text or are invisible.
@@ -107,8 +108,8 @@ def _no_text(value: object) -> object:
 
 
 def _as_day(value: object) -> date:
-    # Without this, pydantic takes 20231001 for seconds since 1970.
-    if not isinstance(value, str):
+    # Without this, pydantic takes 20231001 for seconds since 1970, and Python 3.11 for a day.
+    if not isinstance(value, str) or not _DAY.fullmatch(value):
         raise ValueError("expected a date YYYY-MM-DD")
     return date.fromisoformat(value)
 

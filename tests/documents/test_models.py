@@ -82,6 +82,12 @@ def test_limits_of_lists_and_keys_of_later_versions(places: type[BaseModel]) -> 
         places.model_validate({"places": [region] * 3})
 
 
+@pytest.mark.parametrize("text", ["20231001", "2023-W01-1", "2023-10-1", "2023-13-01", 20231001])
+def test_a_day_has_one_form(text: Any) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(fields.Day).validate_python(text)
+
+
 @pytest.mark.parametrize("kind", [fields.Price, fields.Number, fields.ShortWhole])
 @pytest.mark.parametrize("text", ["1_000", "\u0663", "0x10", "nan", "", True])
 def test_numbers_have_plain_digits(kind: Any, text: object) -> None:
