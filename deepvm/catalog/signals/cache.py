@@ -151,7 +151,11 @@ class Cache:
 
     def _entry(self, path: Path, now: datetime) -> Entry | None:
         assert self.folder is not None
-        entry = Entry(path.relative_to(self.folder).parts[0], path.stem, path)
+        name = next((k for k in KINDS if f"{path.stem}-".startswith(f"{k}-")), None)
+        if name is None:
+            return None
+        kind = name + path.stem.removeprefix(name).replace("-", ":", 1)  # as _path() writes it
+        entry = Entry(path.relative_to(self.folder).parts[0], kind, path)
         try:
             signal = _load(path)
         except (FileNotFoundError, NotADirectoryError):

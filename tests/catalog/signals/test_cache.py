@@ -289,7 +289,9 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     cache.write(signal("quotas"), NOW)
     cache.write(signal("on-demand", "eu-west-1"), NOW)
     file_of(cache, "advisor").write_text("{}")
+    file_of(cache, "history-7").write_text("{}")
     file_of(cache).with_name("note.txt").write_text("not ours")
+    file_of(cache).with_name("note.json").write_text("{}")
     (cache.folder / "LOST+FOUND").mkdir()
     before = sorted(cache.folder.rglob("*"))
     entries = cache.entries(after(hours=2))
@@ -297,6 +299,7 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
         ("eu-west-1", "on-demand", "fresh"),
         ("us-east-1", "advisor", "damaged"),
         ("us-east-1", "history:30", "expired"),
+        ("us-east-1", "history:7", "damaged"),
         ("us-east-1", "quotas", "fresh"),
         ("us-east-1", "spot", "expired"),
     ]
