@@ -111,6 +111,9 @@ def whole(limit: int) -> Reader:
     def read(value: Any, name: str) -> int:
         from deepvm.core.units import to_whole  # slow to load
 
+        is_text = isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value)
+        if is_text and 1 <= int(value) <= limit:
+            return int(value)
         return to_whole(value, name, f"a whole number from 1 to {limit}", least=1, most=limit)
 
     return read

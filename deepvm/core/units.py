@@ -70,15 +70,12 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
 def to_whole(
     value: object, option: str, allowed: str, *, least: int, most: float = math.inf
 ) -> int:
-    """A whole number within bounds as an int: 4.0, Decimal(4), numpy's 4 and "4" count.
+    """A whole number within bounds as an int: 4.0, Decimal(4), and numpy's 4 count.
 
     Raises a RequestError.
     """
-    number = value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
-        number = int(value)
-    if _is_finite(number) and least <= number <= most and number == int(number):
-        return int(number)
+    if _is_finite(value) and least <= value <= most and value == int(value):
+        return int(value)
     raise RequestError(option, value, allowed)
 
 

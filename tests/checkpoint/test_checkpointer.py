@@ -580,6 +580,8 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
         and sent["took_s"] > 0
     )
     rows.remove(sent)
+    # Two threads write them: a disk that syncs at once may be done first
+    rows[1:3] = sorted(rows[1:3], key=lambda row: str(row["event"]), reverse=True)
     assert [(row["event"], row.get("version")) for row in rows] == [
         ("restored", 0),
         ("snapshot", 1),
@@ -588,7 +590,7 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
         ("failed", 2),
         ("closed", None),
     ]
-    assert 0 < rows[1]["seconds"] < rows[2]["seconds"] and rows[1]["stall_s"] > 0
+    assert rows[1]["seconds"] > 0 and rows[2]["seconds"] > 0 and rows[1]["stall_s"] > 0
     assert str(tmp_path / "f") in rows[4]["error"]
     assert (rows[5]["saved"], rows[5]["failed"], rows[5]["skipped"], rows[5]["bytes"]) == (
         1,
