@@ -325,7 +325,7 @@ def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
         ("postgres://nobody:secret@127.0.0.1:9/none", "cannot be used: connection"),
         (
             "postgresql://nobody:secret@127.0.0.1:port/none",
-            "'postgresql://...' .expected the name of",
+            "'postgresql://...' .expected",
         ),
         ("mysql://nobody:secret@127.0.0.1:9/none", "'mysql://...' .expected the name of an SQLite"),
         ("://secret", "DEEPVM_HISTORY: '://...' .expected"),

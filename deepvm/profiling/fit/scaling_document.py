@@ -20,7 +20,8 @@ from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
 
 _VERSION = DOCUMENT_VERSIONS["scaling"]
-_WANTED = "--out goes on with a file that this command has written, or begins a new one"
+_WANTED = "a JSON file of `deepvm profile scaling`; a new name in --out starts a new one"
+_STEPS = "CSV of measured steps, or a JSON file of `deepvm profile scaling`"
 
 
 @dataclass(frozen=True)
@@ -167,15 +168,17 @@ def write_curve(path: Path, curve: Curve) -> None:
     write_document(path, curve.document())
 
 
-def read_curve(path: Path) -> Curve | None:
+def read_curve(path: Path, wanted: str = _WANTED) -> Curve | None:
     """Read a file of :func:`write_curve`, None when there is none.
 
     Raises a DataError when it is no such file.
     """
     try:
-        found = json.loads(read_text(path, _WANTED))
-        if found["schema_version"] != _VERSION:
-            raise DataError(f"{path}: schema_version {found['schema_version']!r}; {_WANTED}")
+        found = json.loads(read_text(path, wanted))
+        version = found["schema_version"]
+        if version != _VERSION:
+            problem = f"invalid value for schema_version: {version!r}"
+            raise DataError(f"{path}: {problem} (expected {wanted})")
         runs = [
             Run(**run | {"seconds_per_step": tuple(run["seconds_per_step"])})
             for run in found["runs"]
@@ -194,16 +197,21 @@ def read_curve(path: Path) -> Curve | None:
         return curve
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        why = f"not as this program writes it ({type(error).__name__}: {error})"
-        raise DataError(f"{path}: {why}; {_WANTED}") from None
+    except KeyError as error:
+        raise DataError(f"{path}: missing key {error.args[0]} (expected {wanted})") from None
+    except RecursionError:
+        problem = "lists or objects are nested too deeply"
+        raise DataError(f"{path}: {problem} (expected {wanted})") from None
+    except (TypeError, ValueError) as error:
+        reason = f"damaged ({type(error).__name__}: {error})"
+        raise DataError(f"{path}: {reason} (expected {wanted})") from None
 
 
 def read_scaling(path: Path) -> Curve:
     """As :func:`read_curve`, of a file that must exist."""
-    curve = read_curve(path)
+    curve = read_curve(path, _STEPS)
     if curve is None:
-        raise DataError(f"{path}: does not exist (expected a CSV or JSON of measured steps)")
+        raise DataError(f"{path}: does not exist (expected {_STEPS})")
     return curve
 
 

@@ -154,7 +154,11 @@ def test_what_cannot_be_asked(run: Run) -> None:
         (["--count", "0"], 2, "count"),
         (["--count", "2", "--for", "0h"], 2, "for"),
         (["--count", "2", "--for", "4"], 2, "for"),
-        (["--count", "2", "--instance-type", "g4dn.xlarg"], 2, "did you mean --instance-type g4dn.xlarge "),
+        (
+            ["--count", "2", "--instance-type", "g4dn.xlarg"],
+            2,
+            "did you mean --instance-type g4dn.xlarge ",
+        ),
         (["--count", "2", "--max-price", "1"], 2, "--history"),
         (["--count", "2", "--catalog", "paper"], 2, "region"),
         (["--count", "2", "--catalog", "lambda"], 2, "Lambda"),

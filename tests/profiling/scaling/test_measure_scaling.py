@@ -230,10 +230,11 @@ def test_a_curve_comes_back_from_its_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ("{", "not as this program writes it .JSONDecodeError"),
-        ("[]", "not as this program writes it"),
+        ("{", "damaged .JSONDecodeError"),
+        ("[]", "damaged"),
         ('{"schema_version": "deepvm.scaling/2"}', "deepvm.scaling/2"),
-        ('{"schema_version": "deepvm.scaling/1"}', "not as this program writes it"),
+        ("{}", "missing key schema_version .expected a JSON file of `deepvm profile scaling`"),
+        ('{"schema_version": "deepvm.scaling/1"}', "missing key runs"),
     ],
 )
 def test_files_that_hold_no_curve(tmp_path: Path, text: str, said: str) -> None:
@@ -248,7 +249,7 @@ def test_times_that_are_none_are_refused(tmp_path: Path, seconds: list[Any]) -> 
     document: dict[str, Any] = CURVE.document()
     document["runs"][3]["seconds_per_step"] = seconds
     write_bytes(tmp_path / "curve.json", json.dumps(document).encode())
-    with pytest.raises(DataError, match="not as this program writes it"):
+    with pytest.raises(DataError, match="damaged"):
         read_curve(tmp_path / "curve.json")
 
 
