@@ -26,6 +26,8 @@ def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
         repeated = repeated or len(result) < len(pairs)
         return result
 
+    if not text.strip():
+        raise FileSyntaxError("is empty")
     try:
         value = json.loads(
             text, parse_float=number, parse_constant=float, object_pairs_hook=as_object

@@ -47,3 +47,9 @@ def test_deep_nesting_has_no_lines_but_an_answer() -> None:
     assert tree.line((0, 0)) in (0, 1)
     with pytest.raises(FileSyntaxError, match="nested too deeply"):
         load("[" * 100_000)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_nothing_is_named_as_such(text: str) -> None:
+    with pytest.raises(FileSyntaxError, match="^is empty$"):
+        load(text)
