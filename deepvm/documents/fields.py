@@ -44,7 +44,7 @@ class InvalidValueError(ValueError):
 def _plain_digits(value: Any) -> Any:
     """Python also reads ``1_000`` and digits of other scripts; true is no 1."""
     odd = isinstance(value, str) and ("_" in value or not value.isascii())
-    if odd or isinstance(value, bool):
+    if odd or isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
         raise ValueError("expected a number")
     return value
 
