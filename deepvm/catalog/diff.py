@@ -1,8 +1,8 @@
 """What changed between two catalogs: types, prices and figures.
 
 Types are matched by exact name, prices compared as exact decimals. Every field of a type is
-compared, except the catalog's name and origin, since when a zone has its price, and what an account
-calls the zone.
+compared, except the catalog's name and origin, the time of a zone's price, and an account's name of
+the zone.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _NOT_FIGURES = frozenset(
     {"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"}
 )
 _SIZES = (2, 4, 8, 16, 32)
-"""VMs for which a curve that changed shows S(n).
-
-Its parameters and its source say little to a person.
-"""
+"""VMs for which a changed curve is shown as S(n): its parameters alone are hard to read."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ def _changes(
     for figure in dict.fromkeys([*old, *new]):
         before = old.get(figure)
         after = new.get(figure)
-        # Words are made of what differs alone: those of a curve take scipy.
+        # Only differing values are put in words: those of a curve need scipy.
         if before != after and _plain(before) != _plain(after):
             yield FigureChange(instance_type, figure, _plain(before), _plain(after))
 

@@ -37,13 +37,13 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
         ),
         ("without memory, network or on-demand price, no memory nodes", no_nodes),
         (
-            "dearer on the spot market than on demand",
+            "more expensive on the spot market than on demand",
             [i for i in catalog if (i.spot_usd_per_hour or 0) > (i.on_demand_usd_per_hour or inf)],
         ),
     )
     named = [
-        f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}"
-        for what, types in groups
+        f"{counted(len(types), 'type')} {property_}: {listed([i.name for i in types])}"
+        for property_, types in groups
         if types
     ]
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])

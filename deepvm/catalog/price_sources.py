@@ -16,7 +16,7 @@ class PublicSource(NamedTuple):
 
     Attributes:
         name: what ``--source`` calls it. title: in messages.
-        licence: whose the rows are; why they are never part of deepvm.
+        licence: of the rows; why they are never part of deepvm.
         address: where it is. variable: of the environment, which names a copy or switches it off.
         period_s: how often its publisher renews it: asking more often brings nothing new.
         paths: by cloud, the part of the address that is the cloud's own.
@@ -44,7 +44,7 @@ _SKYPILOT = PublicSource(
     address="https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs",
     variable="DEEPVM_SKYPILOT_URL",
     period_s=7 * 3600,
-    # Version 7 took the place of 6 (pull request 116)
+    # Version 7, without Azure, replaced 6 (pull request 116)
     ended={"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)},
     paths={
         "aws": "v8/aws/vms.csv",
@@ -72,7 +72,7 @@ _GPUHUNT = PublicSource(
     },
 )
 SOURCES = {source.name: source for source in (_SKYPILOT, _GPUHUNT)}
-"""The first one is asked where no other source answers."""
+"""By name, in the order in which they are asked."""
 
 TITLES = frozenset(source.title for source in SOURCES.values())
 ADDRESS_VARIABLES = tuple(source.variable for source in SOURCES.values())

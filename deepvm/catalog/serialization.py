@@ -57,9 +57,9 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
 
 
 def _rates(name: str, region: str) -> Rates | None:
-    """What comes besides VMs where a catalog is called after a cloud's market.
+    """Rates of a catalog that has the name of a cloud's market, ``aws-us-east-1``.
 
-    Such a name is ``aws-us-east-1`` once converted.
+    Converted catalogs keep that name, and so their bill.
     """
     cloud = name.removesuffix(f"-{region}") if region else ""
     if cloud not in REGISTRY:
@@ -156,7 +156,7 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     }
     if instance.gpu is not None:
         document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
-        # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
+        # ``null`` for a GPU type without eFLOPS: people who edit the file see what is missing.
         document["eflops"] = _plain(instance.eflops)
     for name in _WHERE_KNOWN:
         value = getattr(instance, name)
@@ -181,10 +181,10 @@ def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
     return {"kind": curve.kind, **_filled(curve, *names)}
 
 
-def _filled(thing: object, *names: str) -> dict[str, Any]:
+def _filled(record: object, *names: str) -> dict[str, Any]:
     """JSON of these attributes, without those that are None or empty."""
-    found = {name: _plain(getattr(thing, name)) for name in names}
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    values = {name: _plain(getattr(record, name)) for name in names}
+    return {name: value for name, value in values.items() if value not in (None, "")}
 
 
 _CURVES: dict[str, Callable[..., SpeedupCurve]] = {

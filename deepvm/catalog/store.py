@@ -27,7 +27,7 @@ from deepvm.io.user_dirs import data_folder
 DEFAULT_CATALOG = "aws"
 
 
-_MOST_DOUBTS = 4
+_MAX_WARNINGS = 4
 _FILE = "a catalog, as `deepvm catalog show paper -o json` prints it"
 
 
@@ -147,7 +147,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
     """Format a catalog as ``.json``, which carries everything, or ``.csv``.
 
-    Also says what cannot be held.
+    Also returns sentences about what the format cannot hold.
     """
     if ending == ".csv":
         from deepvm.catalog.catalog_csv import format_csv
@@ -157,13 +157,13 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalog to a file, whole or not at all, and say what its format cannot hold.
+    """Write a catalog to a file, whole or not at all; returns what its format cannot hold.
 
-    The ending decides it.
+    The ending of the name decides the format.
 
     Raises:
         RequestError: the name ends neither in ``.json`` nor in ``.csv``.
-        DataError: the file cannot be written; whatever stood there is unchanged.
+        DataError: the file cannot be written; an existing file is unchanged.
     """
     file = Path(path)
     ending = file.suffix.lower()
@@ -175,7 +175,7 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 
 def _catalog_of(text: str, path: Path) -> Catalog:
-    """A catalog from a user's file, validated, with doubts about implausible prices."""
+    """A catalog from a user's file, validated, with warnings about implausible prices."""
     from deepvm.catalog.catalog_files import CSV_CATALOG, JSON_CATALOG
     from deepvm.catalog.market.price_filter import file_doubts
 
@@ -184,12 +184,14 @@ def _catalog_of(text: str, path: Path) -> Catalog:
         form = CSV_CATALOG
     tree = form.tree(text, path)
     document = form.validated(tree, path).model_dump(exclude_unset=True)
-    # Where the file has no name: its own, with undecodable bytes escaped.
+    # For documents without a name: the file's name, with undecodable bytes escaped.
     catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
     warnings = [
         f"{path}:{tree.line(key)}: {tree.label(key)}: {doubt}"
         for key, doubt in file_doubts(catalog)
     ]
-    if len(warnings) > _MOST_DOUBTS:
-        warnings[_MOST_DOUBTS:] = [f"{path}: {len(warnings) - _MOST_DOUBTS} more prices like these"]
+    if len(warnings) > _MAX_WARNINGS:
+        warnings[_MAX_WARNINGS:] = [
+            f"{path}: {len(warnings) - _MAX_WARNINGS} more prices like these"
+        ]
     return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(warnings)))

@@ -100,13 +100,13 @@ class Candidates:
         sizes = self.sizes(architecture)
         request = self.request
         sizes = sizes.take(sizes.lasting)
-        # Whether the others keep to the job's limits depends on the price of the whole plan.
+        # A first cut by the VMs' own price; _plans in enumeration.py checks with memory nodes.
         if request.needs_work:
             sizes = sizes.take(np.isfinite(sizes.total_s))
         if request.work is not None and request.work.constrained:
             sizes = sizes.take(sizes.price <= sizes.most_usd)
         tier = self.tier
-        if request.work is not None:  # what is reserved must last to the job's end
+        if request.work is not None:  # reserved pools must outlast the job
             sizes = sizes.take(sizes.total_s <= sizes.by_type(lambda t: t.left_s))
             sizes, tier = _with_lasting_nodes(sizes, tier)
         if architecture.tiered:
@@ -137,7 +137,7 @@ class Candidates:
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
         one = nothing + 1
-        # Without a model, or if the user asks for that, every size may come first
+        # Without a model, or with --extrapolate, every size may come first
         believed = self.request.training is None or self.request.extrapolate
         sizes = TrainingTable(
             types=types,
@@ -172,7 +172,7 @@ class Candidates:
                 ]
             ),
         )
-        # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
+        # Where the model does not fit nothing trains, even under a policy that ignores scaling.
         trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
         for market, vms in ((Market.SPOT, spot), (Market.ON_DEMAND, on_demand)):
             trains &= vms <= sizes.by_type(partial(quota_count, self.quotas, market=market))
@@ -207,7 +207,7 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     """The architectures that a request considers; raises a RequestError for an unknown name."""
     for name in request.architectures:
         refuse_unknown("architecture", name, REGISTRY)
-    # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would
+    # Without a model the cost of a preemption is unknown, and clusters without on-demand VMs would
     # always win.
     counted = request.training is not None
     names = request.architectures or tuple(n for n, a in REGISTRY.items() if a.published or counted)
@@ -246,18 +246,18 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             f"no type of catalog {catalog.name} has a general {request.curves_of(catalog)} speed-up"
             " curve; " + (cure if kinds else "its curves are all tied to a workload")
         )
-    found = [
+    results = [
         _gpu_candidate(i, catalog, request, architectures)
         for i in sorted(gpu_types, key=lambda i: i.name)
     ]
-    trains = [f for f in found if isinstance(f, GpuCandidate)]
+    trains = [r for r in results if isinstance(r, GpuCandidate)]
     quotas = request.quotas_of(catalog)
     rule = catalog.memory_nodes
     tiered = any(a.tiered for a in architectures)
     cpu_types = sorted((i for i in catalog if i.gpu is None and tiered), key=lambda i: i.name)
     refused = [first_rejection(i, memory_reasons(i, request, quotas, rule)) for i in cpu_types]
     memory = [i for i, why in zip(cpu_types, refused, strict=True) if why is None]
-    rejections = tuple(f for f in (*found, *refused) if isinstance(f, Rejection))
+    rejections = tuple(r for r in (*results, *refused) if isinstance(r, Rejection))
     zones = sorted({zone for g in trains for zone in zone_ids(g.instance)})
     rows = [[not m.zones or zone in m.zones for zone in zones] for m in memory]
     sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
@@ -331,10 +331,10 @@ def _places(
         yield instance, np.asarray(sold[:, columns].any(axis=1)) if columns else left
         return
     for i, zone in enumerate(sorted(instance.spot_zones, key=lambda z: (z.usd_per_hour, z.zone))):
-        here = sold[:, zones.index(zone.zone)]
-        if i == 0 or (left & here).any():
-            yield instance.in_zone(zone), left & here
-        left = left & ~here
+        sold_here = sold[:, zones.index(zone.zone)]
+        if i == 0 or (left & sold_here).any():
+            yield instance.in_zone(zone), left & sold_here
+        left = left & ~sold_here
 
 
 def _ints(values: Iterable[int]) -> IntArray:
@@ -404,8 +404,8 @@ def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Sp
 def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
     """The catalog with throughput in the workload's unit and curves by the step-time law.
 
-    Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a
-    type's memory has a curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
+    Types of unknown speed lose their eFLOPS, and ``eflops_source`` says why; for a type whose
+    memory is too small the curve is 0 everywhere. ``most_vms``: the largest cluster that matters.
     """
     sizes = np.arange(1, most_vms + 1, dtype=np.float64)
     return replace(
@@ -432,7 +432,7 @@ def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> I
 
 def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:
     """The speed of one VM of a type, or why there is none."""
-    found = training.speeds.speed(instance, training.workload, np.ones(1))
-    if isinstance(found, str) or found.fits[0]:
-        return found
-    return found.needs
+    speed = training.speeds.speed(instance, training.workload, np.ones(1))
+    if isinstance(speed, str) or speed.fits[0]:
+        return speed
+    return speed.needs

@@ -27,10 +27,10 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Share of the throughput: where preemptions leave less, nothing is trained. A job that takes 20
-# times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
+# Share of the throughput: where preemptions leave less, a cluster counts as never training. A job
+# that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
 LEAST_KEPT = 0.05
-UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
+UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: no limit
 
 
 def law_of(curve: SpeedupCurve | None) -> StepTimeSpeedup | None:
@@ -104,12 +104,12 @@ SINGLE_ANCHOR = Architecture(
 # n_sat(v, w) (DeepVM eq. 5, 6, 7), w offered where v is.
 TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=CheckpointLocation.MEMORY)
 
-# n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
+# n spot VMs and nothing else, the usual setup; versions are in a bucket: n spot(v) <= PW.
 SPOT_STORAGE = Architecture(
     "spot-storage", np.zeros_like, keeps=CheckpointLocation.STORAGE, published=False
 )
 
-# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota
+# Never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota
 # for spot VMs.
 ON_DEMAND = Architecture("on-demand", np.copy, published=False)
 
@@ -206,7 +206,7 @@ class TrainingTable:
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
-        # Most masks keep all rows, and there may be 100 000
+        # Most masks keep all rows, and a copy of 100,000 rows would be slow
         if rows.dtype == np.bool_ and rows.all():
             return self
         columns = {
@@ -214,6 +214,7 @@ class TrainingTable:
             for f in fields(self)
             if f.name not in ("types", "curves", "quotas")
         }
+        # Columns that are one array, such as the zeros of a request without a job, stay one.
         taken = {
             id(column): column[rows] for column in {id(c): c for c in columns.values()}.values()
         }

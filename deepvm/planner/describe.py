@@ -54,9 +54,9 @@ def describe(
     curve = choice.curve
     kind = curve.kind
     n = np.array([float(count)])
-    warnings = list(_about(gpu))
+    warnings = list(_type_warnings(gpu))
     if candidates.catalog.unsure:
-        warnings.append(f"{candidates.catalog.unsure}: look before you count on it")
+        warnings.append(f"{candidates.catalog.unsure}: check before you rely on it")
     if k in (0.0, 1.0) and not 0.0 <= (raw := float(curve.speedup(n)[0])) / count <= 1.0:
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at"
@@ -64,7 +64,7 @@ def describe(
         )
     prediction = None
     if (speed := choice.speed) is not None:
-        warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
+        warnings += [*speed.doubts(0), *_not_trusted(choice, candidates, speed)]
         kept = Interval(
             float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row])
         )
@@ -103,7 +103,7 @@ def describe(
             ),
         )
         slow_s = max(total_s, slow_s)
-    warnings += _of_pools(cluster, outlook, slow_s)
+    warnings += _pool_warnings(cluster, outlook, slow_s)
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
@@ -136,7 +136,7 @@ def describe(
 
 
 def counted_once_usd(bill: Bill | None) -> float:
-    """What is paid once besides VMs, where the bill counts it."""
+    """The one-time costs besides VMs, $; 0 where the bill does not count."""
     if bill is None or not bill.counted:
         return 0.0
     return float(bill.usd_once)
@@ -147,7 +147,7 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
     rates = candidates.catalog.rates
     if rates is None:
         return None
-    from deepvm.core.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
+    from deepvm.core.bill import RentedVms, bill_of  # few catalogs of files need it
 
     hours = None
     if total_s is not None and math.isfinite(total_s):
@@ -170,8 +170,8 @@ def _ends_s(total_s: float, prediction: Prediction) -> tuple[float, float]:
     )
 
 
-def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
-    """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
+def _not_trusted(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
+    """A note on larger clusters of measured VMs that may be faster, but are not trusted."""
     sizes = choice.block.sizes
     row = choice.size
     from deepvm.core.training.speed import Source
@@ -186,13 +186,13 @@ def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) 
     if speed.source is Source.MEASURED and sizes.trusted[row] and faster.any():
         yield (
             f"up to {sizes.count[faster].max()} x {choice.cluster.gpu.name} may be faster, but"
-            f" {speed.fitted_vms} were measured and no more than {speed.trusted_vms} are believed:"
+            f" {speed.fitted_vms} were measured and no more than {speed.trusted_vms} are trusted:"
             " measure more, or --extrapolate"
         )
 
 
 def _prediction(speed: TrainingSpeed, kept: Interval, *, trusted: bool) -> Prediction:
-    """The only size of a speed, for the answer."""
+    """The prediction for a speed that has one size."""
     gpus = float(speed.vms[0]) * speed.machine.gpus
     return Prediction(
         throughput=speed.interval,
@@ -210,8 +210,8 @@ def _prediction(speed: TrainingSpeed, kept: Interval, *, trusted: bool) -> Predi
     )
 
 
-def _about(gpu: InstanceType) -> Iterator[str]:
-    """Warnings about a type, whatever the size of the cluster."""
+def _type_warnings(gpu: InstanceType) -> Iterator[str]:
+    """Warnings about a type that hold for any size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
     if gpu.speedup_basis:
@@ -225,8 +225,8 @@ def _about(gpu: InstanceType) -> Iterator[str]:
         )
 
 
-def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
-    """Where reserved VMs are, until when, and whether the job fits; ``slow_s``: worst case."""
+def _pool_warnings(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
+    """Warnings about reserved pools: place, end, and whether the job fits; ``slow_s``: at worst."""
     parts = {"its VMs": cluster.gpu}
     if cluster.memory:
         parts["its memory nodes"] = cluster.memory.instance
@@ -247,7 +247,7 @@ def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> I
         elif reserved.until and slow_s > instance.left_s:
             rest = f"{reserved.pool} has {format_seconds(instance.left_s)} left"
             yield (
-                "at the slow end of what is known of its speed the job takes"
+                "at the slow end of the interval of its speed the job takes"
                 f" {format_seconds(slow_s)}, and {rest}"
             )
 
@@ -300,12 +300,12 @@ def improvement(old: Choice | None, new: Choice, request: PlanRequest) -> float 
 def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
-    It is searched without limits, and each limit that it breaks is binding. So is saturation, if
-    the memory node that it adds is what breaks one, or is more than versions can be split over; and
-    memory, if there are so many nodes only for their memory, and fewer would break less. If no
-    larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller one
-    would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
-    believed, or too little better; else it ranks higher, and nothing is binding.
+    That cluster is searched without limits, and each limit that it breaks is binding. Saturation is
+    binding, too, if the memory node that it adds breaks one, or is more than versions can be split
+    over; and memory, if so many nodes are there only for their memory, and fewer would break less.
+    If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller
+    one would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
+    trusted, or hardly better; else it ranks higher, and nothing is binding.
     """
     now = choice.cluster
     memory = now.memory
@@ -331,7 +331,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
     row = int(larger[0])
     count = int(sizes.count[row])
     more = int(nodes[row])
-    cluster = what = f"{count} x {now.gpu.name}"
+    cluster = vms = f"{count} x {now.gpu.name}"
     if memory is not None:
         cluster += f" with {more} x {memory.instance.name}"
     if count > now.gpu_count + 1:
@@ -339,12 +339,12 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
 
     def broken_with(nodes: int) -> list[BindingConstraint]:
         """Budget and quotas that so many memory nodes break."""
-        found = []
+        limits = []
         micro_usd = int(sizes.price[row]) + nodes * node_price
         if micro_usd > request.budget_micro_usd:
             over = format_usd(micro_usd - request.budget_micro_usd)
             reason = f"{cluster} would cost {format_usd(micro_usd)} $/h, {over} over the budget"
-            found.append(BindingConstraint("budget", reason))
+            limits.append(BindingConstraint("budget", reason))
         used = [
             (now.gpu, Market.SPOT, int(sizes.spot[row])),
             (now.gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
@@ -357,8 +357,8 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
                 name = "reservation"
                 if instance.reserved is None:
                     name = "quota"
-                found.append(BindingConstraint(name, reason))
-        return found
+                limits.append(BindingConstraint(name, reason))
+        return limits
 
     broken = broken_with(more)
     if memory is not None and choice.memory is not None:
@@ -384,10 +384,10 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         once_usd = float(request.work.besides_usd)
         bill = float(sizes.billed_s[row]) / 3600 * int(price[row]) / MICRO_USD + once_usd
         if total_s > (request.work.deadline_s or math.inf):
-            reason = f"{what} would be expected to take {format_seconds(total_s)}"
+            reason = f"{vms} would be expected to take {format_seconds(total_s)}"
             broken.append(BindingConstraint("deadline", reason))
         if bill > (request.work.total_budget or math.inf):
-            reason = f"{what} would be expected to cost {bill:.2f} $ in all"
+            reason = f"{vms} would be expected to cost {bill:.2f} $ in all"
             broken.append(BindingConstraint("total-budget", reason))
     if not broken and request.weighs_doubt:
         broken.append(_by_the_ranking(choice, sizes, row, cluster))
@@ -402,15 +402,13 @@ def _by_the_ranking(
     curve = choice.curve
     law = law_of(curve)
     if sizes.trusted[row] or not choice.block.sizes.trusted[choice.size]:
-        return BindingConstraint(
-            "worth", f"{larger} is allowed, and too little better for its price"
-        )
+        return BindingConstraint("worth", f"{larger} is allowed, but not worth its price")
     if law is not None and count > law.known.proven_vms:
         reason = f"with {larger} {law.known.too_many(count)}: '--global-batch' sets it"
         return BindingConstraint("batch-size", reason)
     reason = (
         f"{larger} is more than 1.5 times the {curve.fitted_to or 0:g} that such clusters were"
-        " checked with; '--extrapolate' believes it"
+        " checked with; '--extrapolate' trusts it"
     )
     return BindingConstraint("extrapolation", reason)
 
@@ -432,8 +430,8 @@ def _late(
         return
     for row in better[sizes.total_s[better] > request.work.deadline_s][-1:].tolist():
         took = format_seconds(float(sizes.total_s[row]))
-        what = f"{sizes.count[row]} x {choice.cluster.gpu.name} would be better"
-        yield BindingConstraint("deadline", f"{what}, but expected to take {took}")
+        better_vms = f"{sizes.count[row]} x {choice.cluster.gpu.name} would be better"
+        yield BindingConstraint("deadline", f"{better_vms}, but expected to take {took}")
 
 
 def _endless(

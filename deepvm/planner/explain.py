@@ -15,7 +15,13 @@ from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, describe, improvement
-from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
+from deepvm.planner.ranking import (
+    MAX_LATE_PROBABILITY,
+    MIN_WORTHWHILE_GAIN,
+    VALUE_TOLERANCE,
+    cheapest_reaching,
+    first,
+)
 from deepvm.planner.recommend import rejection_of
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -27,7 +33,6 @@ class WhyNot(Answer):
     """The answer to "why not this type?".
 
     Attributes:
-        catalog: the one that was asked about.
         best: the best cluster with this type within the budget, None when there is none.
         gap: how far that is below the winner, as a share
             (:func:`deepvm.planner.describe.improvement`), or None.
@@ -88,7 +93,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
                 verdict = "has too little memory"
         text = f"{name} {verdict}: {rejection.detail}"
         return WhyNot(catalog, name, text, rejection=rejection, units=units)
-    assert winner is not None  # if any plan has this type
+    assert winner is not None  # since a plan with this type is feasible
     why = WhyNot(
         catalog,
         name,
@@ -145,8 +150,7 @@ def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> 
         return "what would equal the winner misses the deadline more often than once in ten times"
     if enumeration.reaching(floor) is not None:
         return (
-            "only clusters larger than what such ones were measured with would equal the winner:"
-            " --extrapolate"
+            "only clusters larger than any that were measured would equal the winner: --extrapolate"
         )
     return "no cluster with it that the quotas and the number of nodes allow equals the winner"
 
@@ -154,26 +158,26 @@ def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> 
 def _verdict(
     name: str, best: Choice, winner: Choice, enumeration: Enumeration, request: PlanRequest
 ) -> str:
-    what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
+    cluster = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead = improvement(winner, best, request)
     late = float(best.block.sizes.late[best.size])
     misses = f"misses the deadline in {late:.0%} of cases"
     if request.weighs_doubt and ahead is not None and best.value > winner.value:
         if not best.block.sizes.trusted[best.size]:
-            but = "larger than what such clusters were measured with"
-        elif late > SELDOM:
+            but = "larger than such clusters that were measured"
+        elif late > MAX_LATE_PROBABILITY:
             but = misses
-        elif ahead >= LITTLE - 1 and best.value > 0:
+        elif ahead >= MIN_WORTHWHILE_GAIN - 1 and best.value > 0:
             but = "too uncertain"
         else:
             but = "too little"
         price = f"at {best.price / winner.price:.2f} times the winner's price"
-        return f"{what} is {ahead:.1%} better, but {but}, {price}; {winner.cluster} is first"
-    close = ahead is not None and -ahead < CLOSE - 1
+        return f"{cluster} is {ahead:.1%} better, but {but}, {price}; {winner.cluster} is first"
+    close = ahead is not None and -ahead < VALUE_TOLERANCE - 1
     if request.weighs_doubt and close and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return (
-            f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)}"
+            f"{cluster} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)}"
             f" $/h; {order}"
         )
     if best.value >= tie_floor(winner.value):
@@ -181,7 +185,7 @@ def _verdict(
         costs = "the same; fewer memory nodes, then names decide"
         if over:
             costs = f"{format_usd(over)} $/h more"
-        return f"{what} is as good as the winner and costs {costs}"
+        return f"{cluster} is as good as the winner and costs {costs}"
     share = "no measured throughput to compare"
     if ahead is not None and request.policy is PolicyName.DEEPVM:
         # Makespans are compared by jobs in the same time.
@@ -192,10 +196,10 @@ def _verdict(
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif ahead is not None:
         more = "more" if ahead >= 0 else "less"
-        share = f"{abs(ahead):.1%} {more} throughput, which is not what this policy looks at"
-    if late > SELDOM:
+        share = f"{abs(ahead):.1%} {more} throughput, which this policy does not rank by"
+    if late > MAX_LATE_PROBABILITY:
         share += f" and {misses}"
-    return f"{what} has {share}; {_matched(enumeration, winner, request)}"
+    return f"{cluster} has {share}; {_matched(enumeration, winner, request)}"
 
 
 _WORSE = {

@@ -54,12 +54,12 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     request = candidates.request
     if cheapest is not None:
         besides = cheapest.price - cheapest.cluster.micro_usd_per_hour
-        what = str(cheapest.cluster)
+        parts = str(cheapest.cluster)
         if besides:
-            what += f"; {format_usd(besides)} $/h of it for what comes besides VMs"
+            parts += f"; {format_usd(besides)} $/h of it for costs besides VMs"
         reason = (
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible"
-            f" cluster costs {format_usd(cheapest.price)} $/h{request.in_all} ({what})"
+            f" cluster costs {format_usd(cheapest.price)} $/h{request.in_all} ({parts})"
         )
         cures = ["raise the budget", *_cheaper_methods(candidates)]
         if 2 * besides > cheapest.price:
@@ -114,8 +114,7 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
         reason = f"{trains}, and no type trains on so many"
         return Infeasible("architecture", reason, "allow other architectures")
     if len(plans):
-        # There are plans, and with quotas none at any price: the quotas of their parts together
-        # forbid that.
+        # Each part alone is within its quota (else it would not be a candidate), but not together.
         needs = ", or ".join(
             _quotas_of(plans.only(plans.block == index).choice(0))
             for index in sorted(set(plans.block.tolist()))
@@ -144,7 +143,7 @@ def _quotas_of(plan: Choice) -> str:
 
 @lru_cache(maxsize=2)
 def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
-    """The same table for every type that is asked about."""
+    """The table without quotas; cached, because each rejected type asks for it."""
     return replace(tier, max_count=np.full(len(tier), most or UNLIMITED, dtype=np.int64))
 
 
@@ -166,7 +165,7 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     budget = request.budget_micro_usd
     plans = quickly.plans()
     fastest = most_valuable(plans, quickly.request, budget)
-    if fastest is None and cheapest is None:  # more money alone would not do
+    if fastest is None and cheapest is None:  # more money alone would not help
         within = "at any price"
         budget = MOST_USD * MICRO_USD
         fastest = most_valuable(plans, quickly.request, budget)
@@ -218,10 +217,10 @@ def _exists(candidates: Candidates, **changes: Any) -> bool:
     return len(plain.plans()) > 0
 
 
-def _preempted(what: str, life_s: float) -> Infeasible:
+def _preempted(claim: str, life_s: float) -> Infeasible:
     reason = (
-        f"{what}: a spot VM lasts {format_seconds(life_s)} on average, and restarts, saves and lost"
-        " work take nearly all of that"
+        f"{claim}: a spot VM lasts {format_seconds(life_s)} on average, and restarts, saves and"
+        " lost work take nearly all of that"
     )
     return Infeasible(
         "preemptions", reason, "plan with a longer --mttp, save more often, or rent VMs on demand"
@@ -283,7 +282,7 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
 
 
 def _more_memory(workload: Workload, candidates: Candidates) -> Iterator[str]:
-    """What makes a model fit into GPUs, given why it fits into none."""
+    """Advice to make a model fit into GPUs, by the reasons why it fits into none."""
     from deepvm.core.training.workload import Method, Scaling
 
     details = " ".join(r.detail for r in candidates.rejections)
@@ -300,7 +299,7 @@ def _more_memory(workload: Workload, candidates: Candidates) -> Iterator[str]:
     yield "allow GPUs with more memory"
 
 
-# Of the rejections that rule out all GPU types: what is in the way
+# The constraint to report for a reason that rejects all GPU types, the first that applies
 _CONSTRAINTS = {
     "quota": "quota",
     "gpu-memory": "gpu-memory",
@@ -308,7 +307,7 @@ _CONSTRAINTS = {
     "not-scaling": "max-nodes",
 }
 
-# What users can do alone comes first; what they excluded on purpose comes last.
+# In the order of the advice; what users excluded on purpose comes last.
 _CURES = {
     "quota": _HIGHER_QUOTA,
     "not-scaling": "allow more nodes, or use another speed-up curve",
@@ -352,8 +351,8 @@ def _no_memory_node(candidates: Candidates) -> Infeasible:
     rejected = [(catalog[r.instance_type], r.reason) for r in candidates.rejections]
     small = [i for i, why in rejected if why == "memory"]
     constraint = "memory"
-    found = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
-    reason = f"no type can be a memory node: {found}"
+    groups = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
+    reason = f"no type can be a memory node: {groups}"
     advice = "use a catalog with CPU types"
     if any(i.gpu is None and why == "quota" for i, why in rejected):  # these have enough memory
         constraint = "quota"
@@ -428,7 +427,7 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
         phrases.setdefault(key, r.detail if r.reason == "quota" else key)
         if r.reason == "unprofiled" and models:
             phrases[key] = f"{key} ({listed(models)})"  # to be measured
-    found = [f"{phrases[key]}: {listed(names)}" for key, names in groups.items()]
-    if len(found) > _PHRASES_SHOWN:
-        found[_PHRASES_SHOWN:] = [f"and {counted(len(found) - _PHRASES_SHOWN, 'more reason')}"]
-    return "; ".join(found)
+    parts = [f"{phrases[key]}: {listed(names)}" for key, names in groups.items()]
+    if len(parts) > _PHRASES_SHOWN:
+        parts[_PHRASES_SHOWN:] = [f"and {counted(len(parts) - _PHRASES_SHOWN, 'more reason')}"]
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""What is to be trained, and how long each cluster takes for it under preemption.
+"""The work of a job, and how long each cluster takes for it under preemption.
 
 **Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type
 does a step in ``step_s x throughput of that one VM / (eFLOPS x n x K(n))``. ``--work HOURS`` is a
@@ -61,8 +61,8 @@ class Work:
         job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train
             (:meth:`reference`).
         assumed: whether its latencies are the usual ones, not those of the user's job file.
-        besides_usd: what is paid once besides VMs, out of the total budget.
-        band_factor: how many times as long as its band says a spot VM is taken to live.
+        besides_usd: one-time costs besides VMs, out of the total budget.
+        band_factor: factor on the mean lifetime that a type's band gives.
         unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands
             of the types.
@@ -99,7 +99,7 @@ class Work:
         checkpoint_bytes: int = 300_000_000,
         training: Training | None = None,
     ) -> Work:
-        """Read options, of which there is a job or work; ``life_s``: of a spot VM, if known.
+        """Read options, with a job or work among them; ``life_s``: of a spot VM, if known.
 
         Raises a RequestError.
         """
@@ -148,7 +148,7 @@ class Work:
         )
 
     def in_market(self, grace_s: float | None) -> Work:
-        """Where notices come so long ahead, if known; a user's job file says that itself."""
+        """The work with a market's grace period, if known; a user's job file has its own."""
         if grace_s is None or not self.assumed or self.job.grace_s == Span.of(grace_s):
             return self
         return replace(self, job=replace(self.job, grace_s=Span.of(grace_s)))
@@ -167,11 +167,11 @@ class Work:
                 key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name),
                 default=None,
             )
-        found = next((i for i in known if i.name == self.measured_on and i.eflops), None)
-        if found is None:
+        measured = next((i for i in known if i.name == self.measured_on and i.eflops), None)
+        if measured is None:
             which = examples(self.measured_on, (i.name for i in known if i.eflops))
             raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS{which}")
-        return found
+        return measured
 
     def throughput_of(self, reference: InstanceType) -> float:
         """The throughput at which a step takes the job's ``step_s``."""
@@ -216,21 +216,21 @@ class Work:
         work = sizes.throughput
         trains = work > 0
         step = self.job.step_s.mean * self.throughput_of(reference) / np.where(trains, work, 1.0)
-        found = forecast(
+        expected = forecast(
             self.job,
             self.policy,
             per_second=sizes.spot / lives,
             step_s=step,
             vms=sizes.spot.astype(np.float64),
         )
-        total_s = np.where(trains, found.total_s, np.inf)
-        billed_s = total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1)
+        total_s = np.where(trains, expected.total_s, np.inf)
+        billed_s = total_s + np.where(trains, expected.overlap_s, 0.0) / np.maximum(sizes.spot, 1)
         return replace(
             sizes,
             total_s=total_s,
             billed_s=billed_s,
-            preemptions=np.where(trains, found.preemptions, 0.0),
-            sound=found.sound,
+            preemptions=np.where(trains, expected.preemptions, 0.0),
+            sound=expected.sound,
             most_usd=self._allowed_micro_usd(total_s, billed_s),
         )
 
@@ -266,7 +266,7 @@ class Work:
         """The highest price, micro-dollars/h, at which each size meets the limits; -1: none."""
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
-            # A hair more, so that a plan's own expected bill is enough as a limit.
+            # The factor covers rounding: a plan's own expected bill must be enough as a limit.
             money = float(self.total_budget - self.besides_usd) * MICRO_USD * 3600 * (1 + 1e-12)
             most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
         late = ~np.isfinite(total_s) | (

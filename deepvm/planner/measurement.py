@@ -1,7 +1,7 @@
 """What to measure next: the run on real VMs that is most likely to lead to a faster cluster.
 
 Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated:
-what is wrong with one GPU is wrong on any number of them. Measuring a machine tells its factor up
+an error for one GPU is an error on any number of them. Measuring a machine tells its factor up
 to the noise of a run, and with it a part of the others'. The plan that then comes first is faster
 than the one that comes first now, or the same; this gain is on average the value of the measurement
 (Raiffa and Schlaifer 1961; Howard 1966). Plans are ranked by their medians, so gains are counted in
@@ -31,20 +31,20 @@ from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import FloatArray
-from deepvm.planner.ranking import CLOSE, doubt_of, weighed
+from deepvm.planner.ranking import VALUE_TOLERANCE, doubt_of, weighed
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice
 
 # Plans that are compared: the best of each machine.
-RIVALS = 24
-# Minutes until VMs are there and can train; seconds that a training run needs besides its steps
+MAX_PLANS = 24
+# Minutes until VMs can train; seconds that a training run needs besides its steps
 START_MIN, RUN_S = 8.0, 25.0
 # Training runs per size and batch, steps per run (including untimed), and batches
 REPEATS, STEPS, BATCHES = 2, 35, 2
 # A smaller expected gain is not worth a run.
-LEAST_GAIN = 0.01
-# Minutes that a run may take to be proposed: who waits longer might as well train.
-MOST_MIN = 180.0
+MIN_GAIN = 0.01
+# A longer run is not proposed: the user might as well train.
+MAX_MINUTES = 180.0
 _POINTS = 1001
 
 
@@ -74,11 +74,11 @@ class NextMeasurement:
 
 
 @dataclass(frozen=True)
-class Doubts:
+class PlanUncertainty:
     """Uncertainty of plans on a log scale: medians (plans,), weight of causes (plans, causes).
 
-    ``observed``: 1 for causes that a run shows, 0 for reading: runs train on random samples;
-    (causes,).
+    ``observed``, (causes,): 1 for causes that a run observes; 0 for reading, since runs train on
+    random samples.
 
     The noise of a single run is not among the causes: it does not make a plan better than another.
     """
@@ -98,8 +98,11 @@ class Doubts:
 
     @property
     def needed(self) -> FloatArray:
-        """Required lead over the first plan, (plans,): a lead now was not worth its price."""
-        return np.asarray(np.log(CLOSE) + np.maximum(self.median - self.median[0], 0.0))
+        """Lead over the first plan, (plans,), that would change the order.
+
+        A plan that already leads by its median is not first, so that lead was not worth its price.
+        """
+        return np.asarray(np.log(VALUE_TOLERANCE) + np.maximum(self.median - self.median[0], 0.0))
 
 
 @lru_cache(maxsize=1)
@@ -111,26 +114,26 @@ def _normal_quantiles() -> FloatArray:
 
 
 def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | None:
-    """The run to do next for a request with a model; None where none is worth its while."""
+    """The run to do next for a request with a model; None where no run is worthwhile."""
     return next_measurement(*rivals(catalog, request))
 
 
-def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
+def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], PlanUncertainty]:
     """The best plans of each machine within the budget, in order, and their uncertainty."""
     candidates = gather(catalog, request)
-    choices = weighed(candidates.plans(), request.budget_micro_usd, RIVALS)
+    choices = weighed(candidates.plans(), request.budget_micro_usd, MAX_PLANS)
     return choices, _doubts_of(choices)
 
 
-def _doubts_of(choices: Sequence[Choice]) -> Doubts:
+def _doubts_of(choices: Sequence[Choice]) -> PlanUncertainty:
     median = [float(np.log(c.block.sizes.effective[c.size])) for c in choices]
-    return Doubts(
+    return PlanUncertainty(
         np.array(median), *_joined([d for c in choices if (d := doubt_of(c)) is not None])
     )
 
 
 def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
-    """All causes of several plans, (plans, causes), and which a run shows."""
+    """All causes of several plans, (plans, causes), and which of them a run observes."""
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     named = np.zeros((len(doubts), len(names)))
     for row, doubt in enumerate(doubts):
@@ -141,7 +144,7 @@ def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]
     return np.hstack([shared, named]), np.array(observed)
 
 
-def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:
+def next_measurement(choices: Sequence[Choice], doubts: PlanUncertainty) -> NextMeasurement | None:
     """The measurement with the highest expected gain; None where none is worth a run."""
     runs = []
     for place, choice in enumerate(choices):
@@ -151,14 +154,14 @@ def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasureme
             continue
         gain, changes = doubts.gain_of(place)
         run = _run_of(choice, speed, gain, changes)
-        if gain >= LEAST_GAIN and run.minutes <= MOST_MIN:
+        if gain >= MIN_GAIN and run.minutes <= MAX_MINUTES:
             runs.append(run)
     return max(runs, key=lambda run: (round(run.gain, 3), -run.usd), default=None)
 
 
 def _run_of(choice: Choice, speed: TrainingSpeed, gain: float, changes: float) -> NextMeasurement:
     gpu = choice.gpu
-    # The fewest VMs from which what was measured says something of as many as the plan has.
+    # The fewest VMs whose measurement still covers the plan's size, by the factor REACH.
     count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.gpu_count)
     runs = (count.bit_length() + (count & (count - 1) > 0)) * BATCHES * REPEATS
     minutes = START_MIN + runs * (RUN_S + STEPS * float(speed.step_s[0])) / 60

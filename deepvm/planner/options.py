@@ -1,4 +1,4 @@
-"""What users may ask of the planner, each option declared once.
+"""The options of the planner, each declared once.
 
 This module is light: ``--help`` loads it.
 """
@@ -35,7 +35,7 @@ MOST_GPUS = 1024
 
 
 class Objective(str, Enum):
-    """What the best cluster is best at."""
+    """What the best cluster maximizes or minimizes."""
 
     # Maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
     THROUGHPUT = "throughput"
@@ -235,7 +235,7 @@ class RankOptions(PlanOptions):
     disk: Any = _extra("Disk of each VM, such as 200GB: adds its cost.", "SIZE")
     disk_type: Any = _extra("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")
     egress: Any = _extra("Traffic to the internet in all: adds its cost.", "SIZE")
-    bucket: Any = _extra("What a bucket keeps meanwhile: adds its cost.", "SIZE")
+    bucket: Any = _extra("Size of what a bucket stores: adds its cost.", "SIZE")
     nat: Any = option(False, "VMs without public addresses, behind a NAT gateway.", part="extras")
     exclude_cost: Any = option(
         [],

@@ -1,25 +1,25 @@
 """The order in which plans are shown, where a model is trained.
 
-Speeds are not known to the last digit, and more speed must be worth its price. Plans are gone
-through from the cheapest on, and one that is better than the one kept so far, and at most 1 % worse
-than any before, takes its place, unless
+Speeds are not known to the last digit, and more speed must be worth its price. Plans are visited
+from the cheapest on. One that is better than the one kept so far, and at most 1 % worse than any
+before, replaces it, unless
 
-- it is less than 5 % better and costs more than ten times as many per cent more, and more than 10
-  %;
+- it is less than 5 % better, and costs more than ten times as many per cent more and more than
+  10 %;
 - or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than
   two cases of three.
 
-So more money never buys a slower plan, nothing cheaper is faster than the first, and what is given
-up for a lower price is at most 5 %, or a quarter in doubt. A plan that a cheaper one outdoes is not
-considered, even if that one was passed over. Where values are costs, doubt does not count, and a
-dearer plan with a cost up to 5 % above the lowest is kept, too, if it is more than ten times as
-many per cent faster, and more than 10 %.
+So more money never buys a slower plan, nothing cheaper is faster than the first, and a lower price
+costs at most 5 % of speed, or a quarter where it is uncertain. A plan is not considered if a
+cheaper one is better, even if that one was passed over. Where values are costs, uncertainty does
+not count, and a more expensive plan with a cost up to 5 % above the lowest is kept, too, if it is
+more than ten times as many per cent faster, and more than 10 %.
 
 Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota
-need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 times the clusters
-that were ever measured comes after all others. Of those others, what misses the deadline more often
-than once in ten times comes after what does not; where nothing does, what does so hardly more often
-than the least late one comes first.
+need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 times the largest
+measured cluster comes after all others. Of those others, plans that miss the deadline more often
+than once in ten times come after those that do not; if all do, plans about as seldom late as the
+best one come first.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
 
-# Factors have a hair more, so that rounding does not decide.
-# Prices up to this factor are about the same.
-ABOUT = 1.1 + TIE
-# Values up to this factor are as good.
-CLOSE = 1.01 + TIE
-# A larger difference in value decides, whatever the price.
-LITTLE = 1.05 + TIE
-# A smaller gain counts this many times its share in price or time: 5 % speed for 50 % price
-WORTH = 10.0
-# What doubt may cost at most: a plan comes before one that is up to so many times as fast
-QUARTER = 1.25 + TIE
+# Factors have TIE added, so that rounding does not decide.
+# Prices up to this factor count as equal.
+PRICE_TOLERANCE = 1.1 + TIE
+# Values up to this factor count as equal.
+VALUE_TOLERANCE = 1.01 + TIE
+# A larger difference in value decides at any price.
+MIN_WORTHWHILE_GAIN = 1.05 + TIE
+# A smaller gain is worth this many times its share in price or time: 5 % speed for 50 % price
+MAX_PRICE_PER_GAIN = 10.0
+# Most that uncertainty may cost: a plan may come before one that is up to so many times as fast
+MAX_GAIN_IN_DOUBT = 1.25 + TIE
 # Standard deviations that a plan must be ahead to be the faster one in two cases of three
-SURE = 0.4307272992954576
+FASTER_WITH_TWO_THIRDS_PROBABILITY_SIGMA = 0.4307272992954576
 # How often a plan may miss the deadline before one that hardly does comes first.
-SELDOM = 0.1
+MAX_LATE_PROBABILITY = 0.1
 # Where all plans may miss the deadline: a difference in probability that does not matter.
-ALIKE_LATE = 0.05
-# Least log gain per log price to be named: 19 % more speed for twice the price.
-REPAID = 0.25
+LATE_TOLERANCE = 0.05
+# Least log gain per log price of a next budget: 19 % more speed for twice the price.
+MIN_GAIN_PER_PRICE = 0.25
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,17 @@ class Plans:
         return replace(self, **columns)
 
     def eligible(self, left: BoolArray) -> BoolArray:
-        """Of those that are left, what may come first."""
+        """Which of the plans that are left may come first."""
         believed = left & self.trusted
         if not believed.any():
             believed = left
-        in_time = believed & (self.late <= SELDOM)
+        in_time = believed & (self.late <= MAX_LATE_PROBABILITY)
         if in_time.any():
             return np.asarray(in_time)
         least = float(np.min(self.late, where=believed, initial=1.0))
-        return np.asarray(believed & (self.late <= max(SELDOM, least + ALIKE_LATE)))
+        return np.asarray(
+            believed & (self.late <= max(MAX_LATE_PROBABILITY, least + LATE_TOLERANCE))
+        )
 
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
@@ -110,9 +112,9 @@ class Plans:
         value = np.where(eligible, self.value, -np.inf)
         best = np.maximum.accumulate(value)
         if value.max() > 0:
-            rows = np.flatnonzero(eligible & (value * CLOSE >= best))
+            rows = np.flatnonzero(eligible & (value * VALUE_TOLERANCE >= best))
         else:  # costs: a higher one may be worth it
-            rows = np.flatnonzero(eligible & (value >= best * LITTLE))
+            rows = np.flatnonzero(eligible & (value >= best * MIN_WORTHWHILE_GAIN))
         row, *others = rows.tolist()
         yield row
         for other, most in zip(others, best[others].tolist(), strict=True):
@@ -121,32 +123,38 @@ class Plans:
                 yield row
 
     def _takes_over(self, row: int, other: int, best: float) -> bool:
-        """Whether a dearer plan replaces the kept one; ``best``: best value up to it."""
+        """Whether a more expensive plan replaces the kept one; ``best``: best value up to it."""
         now = float(self.value[row])
         value = float(self.value[other])
         price = float(self.price[other] / self.price[row])
         if now <= 0:
-            # Not equals: the first by name stays, however many rows are shown.
+            # Of equal costs the first by name stays, so that the order does not depend on --top.
             behind = value / best - 1.0
-            return value > now or price * now / value > max(ABOUT, 1.0 + TIE + WORTH * behind)
+            return value > now or price * now / value > max(
+                PRICE_TOLERANCE, 1.0 + TIE + MAX_PRICE_PER_GAIN * behind
+            )
         times = value / now
-        worth = times >= LITTLE or price <= max(ABOUT, 1.0 + TIE + WORTH * (times - 1.0))
+        worth = times >= MIN_WORTHWHILE_GAIN or price <= max(
+            PRICE_TOLERANCE, 1.0 + TIE + MAX_PRICE_PER_GAIN * (times - 1.0)
+        )
         if times <= 1.0 or not worth:
             return False
-        if times > QUARTER or times * (1.0 + TIE) >= price:
+        if times > MAX_GAIN_IN_DOUBT or times * (1.0 + TIE) >= price:
             return True
-        apart = SURE * self.apart(row, other)
-        return times >= CLOSE and math.log(times / CLOSE) >= apart
+        apart = FASTER_WITH_TWO_THIRDS_PROBABILITY_SIGMA * self.apart(row, other)
+        return times >= VALUE_TOLERANCE and math.log(times / VALUE_TOLERANCE) >= apart
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
-        sound = self.trusted & (self.late <= SELDOM)  # believed, and in time nine times in ten
+        sound = self.trusted & (
+            self.late <= MAX_LATE_PROBABILITY
+        )  # believed, and in time nine times in ten
         # Of prices that never fall: how many are up to each different one
         numbers = np.flatnonzero(np.diff(self.price, append=-1)) + 1
         numbers = numbers[numbers > above]
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[numbers <= start]
-        # Until one is in time, what may come first changes with the budget
+        # Below the first plan that is in time, eligibility changes with the budget
         if self.late[:start].any():
             yield from (
                 (n, self.up_to(n).first(np.ones(n, dtype=np.bool_))) for n in early.tolist()
@@ -161,27 +169,31 @@ class Plans:
             return
         kept = np.array([*self.kept(eligible)], dtype=np.int64)
         now = kept[np.maximum(np.searchsorted(kept, np.arange(len(self)), side="right") - 1, 0)]
-        near = eligible & (_times(self.value[now], self.value) <= CLOSE)
+        near = eligible & (_times(self.value[now], self.value) <= VALUE_TOLERANCE)
         changes = np.searchsorted(self.price, self.price[near], side="right")
         for n in numbers[np.isin(numbers, changes)].tolist():
             yield n, self.up_to(n).shown(eligible[:n], int(now[n - 1]))
 
     def shown(self, eligible: BoolArray, kept: int) -> int:
-        """How many plans equal a kept one at about its price, with nothing cheaper better."""
+        """The row to show for a kept one: of its equals at about its price, by quota and risk."""
         price = float(self.price[kept])
         start, end = np.searchsorted(
-            self.price, [int(price / ABOUT), int(price * ABOUT) + 1]
+            self.price, [int(price / PRICE_TOLERANCE), int(price * PRICE_TOLERANCE) + 1]
         ).tolist()
         cheaper = np.max(self.value[:start], where=eligible[:start], initial=-np.inf)
-        about = slice(start, end)  # of thousands of plans a few have about its price
+        about = slice(start, end)  # a few of thousands of plans
         value = np.where(eligible[about], self.value[about], -np.inf)
         mine = float(value[kept - start])
-        near = eligible[about] & (_times(mine, value) <= CLOSE) & (_times(value, mine) <= CLOSE)
-        near &= _times(np.maximum(np.maximum.accumulate(value), cheaper), value) <= CLOSE
-        near &= self.price[about] * ABOUT >= self.price[kept]
+        near = (
+            eligible[about]
+            & (_times(mine, value) <= VALUE_TOLERANCE)
+            & (_times(value, mine) <= VALUE_TOLERANCE)
+        )
+        near &= _times(np.maximum(np.maximum.accumulate(value), cheaper), value) <= VALUE_TOLERANCE
+        near &= self.price[about] * PRICE_TOLERANCE >= self.price[kept]
         near[kept - start] = True
         rows = start + np.flatnonzero(near)
-        # The band is in the value already: it decides between plans of about one price.
+        # The value includes the band already; here it only decides between equals.
         order = np.lexsort((rows, self.price[rows], self.band[rows], self.vcpus[rows]))
         return int(rows[order[0]])
 
@@ -190,8 +202,8 @@ def _times(value: FloatArray | float, other: FloatArray | float) -> FloatArray:
     """The ratio of two values: both are speeds, or (below 0) unit prices."""
     value, other = np.broadcast_arrays(value, other)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(value > 0, value / other, other / value)
-    return np.where(value == other, 1.0, np.where(other == -np.inf, np.inf, found))
+        ratio = np.where(value > 0, value / other, other / value)
+    return np.where(value == other, 1.0, np.where(other == -np.inf, np.inf, ratio))
 
 
 def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: int) -> list[Choice]:
@@ -202,7 +214,7 @@ def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: i
 
 
 def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
-    """What comes first within a budget, if anything."""
+    """The plan that comes first within a budget, if any."""
     if request.weighs_doubt:
         return next(iter(weighed(enumeration, budget, 1)), None)
     return enumeration.best(budget)
@@ -213,17 +225,21 @@ def next_first(
 ) -> Choice | None:
     """What comes first at the next budget that buys something better than ``now``, if any.
 
-    Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the
-    budgets up to twice this one it is that which pays best: the most speed for what is added, or
-    the lowest cost. The very next one may be a trap, a little faster on VMs that are unfit.
+    Where uncertainty counts, better means by 5 %, and by a quarter of the additional price in per
+    cent. Of the budgets up to twice this one it is the one that pays best: the most speed for the
+    added money, or the lowest cost. The very next one is often only a little faster.
     """
     if not request.weighs_doubt or now is None:
         return enumeration.next_change(budget)
-    bar = now.value + abs(now.value) * (LITTLE - 1)
+    bar = now.value + abs(now.value) * (MIN_WORTHWHILE_GAIN - 1)
 
     def worth(most: int, above: int) -> Iterator[Choice]:
         for _, choice in firsts(enumeration, most, above=above):
-            if choice.value >= bar and choice.price > budget and _repaid(choice, now) >= REPAID:
+            if (
+                choice.value >= bar
+                and choice.price > budget
+                and _repaid(choice, now) >= MIN_GAIN_PER_PRICE
+            ):
                 yield choice
 
     near = list(worth(2 * budget, budget))
@@ -233,7 +249,7 @@ def next_first(
 
 
 def _repaid(choice: Choice, now: Choice) -> float:
-    """Relative speed over relative price of a dearer plan (logs); for costs, how much lower."""
+    """Relative speed over relative price of a more expensive plan (logs); for costs, the saving."""
     if now.value <= 0:
         return 1.0 + math.log(now.value / choice.value)
     return math.log(choice.value / now.value) / math.log(choice.price / now.price)
@@ -242,11 +258,10 @@ def _repaid(choice: Choice, now: Choice) -> float:
 def most_valuable(
     enumeration: Enumeration, request: PlanRequest, budget: int, *, late: bool = False
 ) -> Choice | None:
-    """The best value within a budget, whatever it costs.
+    """The plan with the best value within a budget, at any price.
 
-    Where doubt is weighed, of those that may come first.
-
-    ``late``: also of those that may miss the deadline.
+    Where uncertainty counts, only plans that may come first; ``late``: also those that may miss the
+    deadline.
     """
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
@@ -270,7 +285,7 @@ def cheapest_reaching(
 
 
 def _eligible(enumeration: Enumeration, within: int, late: bool) -> BoolArray:
-    """Of so many cheapest plans, what may come first; as if none was ``late``, if that is true."""
+    """Which of so many cheapest plans may come first; ``late``: also those that may be late."""
     plans = _plans(enumeration, within)
     if late:
         plans = replace(plans, late=np.zeros(within))
@@ -332,7 +347,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
 
 
 def doubt_of(plan: Choice | Cluster) -> SpeedUncertainty | None:
-    """In the speed of a plan that trains a model."""
+    """The uncertainty in the speed of a plan that trains a model; None without a model."""
     law = law_of(plan.gpu.curve(STEP_TIME))
     if law is None:
         return None
@@ -347,12 +362,12 @@ def distance(doubt: SpeedUncertainty | None, other: SpeedUncertainty | None) -> 
 
 
 def faster_probability(ahead: float, apart: float) -> float:
-    """Of a plan being more than 1 % faster than another.
+    """Probability that a plan is more than 1 % faster than another.
 
     ``ahead``: logarithm of its speed over that of the other; ``apart``: standard deviation of that.
     """
     sd = max(apart, 1e-6)
-    return 0.5 * (1 + math.erf((ahead - math.log(CLOSE)) / sd / math.sqrt(2)))
+    return 0.5 * (1 + math.erf((ahead - math.log(VALUE_TOLERANCE)) / sd / math.sqrt(2)))
 
 
 def band_of(instance: InstanceType) -> int:

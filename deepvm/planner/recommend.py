@@ -1,4 +1,4 @@
-"""Candidates, constraints, an exact solution, a ranking with reasons."""
+"""Answer a request: candidates, an exact solution, a ranking with reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepvm.planner.columns import ON_DEMAND
 from deepvm.planner.describe import binding, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.ranking import (
-    CLOSE,
+    VALUE_TOLERANCE,
     cheapest_reaching,
     distance,
     doubt_of,
@@ -69,7 +69,7 @@ class NextChange:
 
 @dataclass(frozen=True)
 class TracedLifetimes:
-    """What public traces say of the first plan's spot VMs, where AWS's band promises more.
+    """Lifetimes of the first plan's spot VMs by public traces, where AWS's band promises more.
 
     Attributes:
         lasts: probability that all live as long as the job takes.
@@ -83,13 +83,13 @@ class TracedLifetimes:
     first: Recommendation | None
 
 
-# A gain in speed
-WORTH_AN_OPTION = 0.05
+# Least gain in speed for which an option is recommended
+MIN_GAIN_OF_AN_OPTION = 0.05
 
 
 @dataclass(frozen=True)
 class WithoutRecomputing:
-    """What a plan gains if its activations stay in memory: a share of its speed.
+    """A plan without activation checkpointing; ``gain``: the share by which it is faster.
 
     A batch is then computed in ``passes`` of at most so many ``samples`` on each GPU.
     """
@@ -110,8 +110,8 @@ class Recommendations(Rows[Recommendation]):
         next_change: the next budget that buys a better cluster, else None. Where a model is
             trained: one that is better by 5 % and worth it, and of the budgets up to twice this one
             that where more money buys most.
-        fastest: whether the first is within 1 % of the best value of what is believed, whatever its
-            price and deadline.
+        fastest: whether the first is within 1 % of the best value of any trusted plan within the
+            budget, the deadline aside.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
             at most 1 / 95 % of its expected time, if it saves at least 10 % of the price; None
             under other objectives.
@@ -145,7 +145,7 @@ class Recommendations(Rows[Recommendation]):
 
     @cached_property
     def next_measurement(self) -> NextMeasurement | None:
-        """The run to do next where a model is trained; None where none is worth its while."""
+        """The run to do next where a model is trained; None where none is worthwhile."""
         if self.request.training is None or not self.configurations:
             return None
         # Slow to import, and only models need it
@@ -155,7 +155,7 @@ class Recommendations(Rows[Recommendation]):
 
     @cached_property
     def frontier(self) -> Frontier:
-        """The answer at every budget, and what became of each GPU type."""
+        """The answer at every budget, and the outcome for each GPU type."""
         from deepvm.planner.search.frontier import frontier_of
 
         return frontier_of(self.catalog, self.request, self.rejections)
@@ -171,9 +171,9 @@ class Recommendations(Rows[Recommendation]):
 
     @property
     def without_recomputing(self) -> WithoutRecomputing | None:
-        """What the first plan gains if it keeps activations.
+        """The first plan without activation checkpointing.
 
-        None where they do not fit, that gains little, or was decided by the user.
+        None where activations do not fit, the gain is small, or the user has decided.
         """
         training = self.request.training
         best = self.configurations[0]
@@ -191,7 +191,7 @@ class Recommendations(Rows[Recommendation]):
         gain = float(speed.throughput[0]) / predicted.throughput.value - 1
         batch = workload.batch_on(speed.gpu_count)
         passes = math.ceil(batch / float(speed.micro_batch[0]) - 1e-9)
-        if gain < WORTH_AN_OPTION:
+        if gain < MIN_GAIN_OF_AN_OPTION:
             return None
         return WithoutRecomputing(gain, passes, math.ceil(batch / passes))
 
@@ -222,17 +222,17 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     solver = "frontier"
     doubt = ""
     if request.solver is SolverName.ILP:
-        # Loads PuLP and HiGHS, which the enumeration does without
+        # Loads PuLP and HiGHS, which the enumeration does not need
         from deepvm.planner.search import ilp
 
         proof = ilp.prove(enumeration.blocks, budget, time_limit_s=request.time_limit_s)
         status = proof.status
         solver = proof.solver
         doubt = _DOUBTS.get(status, "")
-        proven, found = (
+        proven, enumerated = (
             c and (c.cluster, c.price) for c in (proof.choice, enumeration.best(budget))
         )
-        if not doubt and proven != found:
+        if not doubt and proven != enumerated:
             doubt = _DISAGREES
             status = SolveStatus.NUMERICAL
     catalog = candidates.catalog
@@ -262,20 +262,29 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
 def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice | None) -> bool:
     most = most_valuable(enumeration, request, request.budget_micro_usd, late=True)
-    return best is None or most is None or most.value <= best.value + abs(best.value) * (CLOSE - 1)
+    return (
+        best is None
+        or most is None
+        or most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
+    )
 
 
 def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:
     """The ranked plans, each with the probability that it is faster than the first."""
     speeds = [float(c.block.sizes.effective[c.size]) for c in choices]
     for rank, choice in enumerate(choices, start=1):
-        found = describe(choice, candidates, rank, binding(choice, candidates), elsewhere=True)
-        if rank > 1 and found.prediction is not None:
+        recommendation = describe(
+            choice, candidates, rank, binding(choice, candidates), elsewhere=True
+        )
+        if rank > 1 and recommendation.prediction is not None:
             ahead = float(np.log(speeds[rank - 1]) - np.log(speeds[0]))
             apart = distance(doubt_of(choices[0]), doubt_of(choice))
             odds = faster_probability(ahead, apart)
-            found = replace(found, prediction=replace(found.prediction, faster_than_first=odds))
-        yield found
+            recommendation = replace(
+                recommendation,
+                prediction=replace(recommendation.prediction, faster_than_first=odds),
+            )
+        yield recommendation
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
@@ -311,7 +320,7 @@ def _alternatives(
             continue
         asked = candidates.asked(objective=objective)
         other = asked.request
-        if other.needs_work and not request.needs_work:  # by the others some jobs may never end
+        if other.needs_work and not request.needs_work:  # these leave out endless jobs
             plans = asked.plans()
         else:
             plans = enumeration.scored(
@@ -368,7 +377,7 @@ def rejection_of(
 
 
 def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
-    """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
+    """The lack of memory of a type, if with enough memory it would be within the budget."""
     request = candidates.request
     own = candidates.only(name)
     instance = candidates.catalog[name]
@@ -396,8 +405,9 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
     return None
 
 
-NEARLY = 0.95
-WORTH_SAVING = 0.10
+# Share of the best throughput, and share of the price to save, of a cheaper plan to mention
+NEARLY_AS_FAST = 0.95
+MIN_SAVING = 0.10
 
 
 def _nearly(
@@ -409,8 +419,8 @@ def _nearly(
     if best is None or not fastest or request.policy is not PolicyName.DEEPVM:
         return None
     enumeration = enumeration.only(np.arange(enumeration.affordable(best.price)))
-    choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
-    if choice is None or choice.price > (1 - WORTH_SAVING) * best.price:
+    choice = cheapest_reaching(enumeration, request, best.value * NEARLY_AS_FAST)
+    if choice is None or choice.price > (1 - MIN_SAVING) * best.price:
         return None
     return describe(choice, candidates)
 
@@ -432,7 +442,7 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
             from deepvm.core.preemption.savepolicy import Never
 
             request = replace(request, work=replace(request.work, policy=Never()))
-        # Types that only these lack something for are candidates here
+        # Gather again: types without a spot price are candidates only here
         if ON_DEMAND not in candidates.architectures:
             gathered = gather(candidates.catalog, request)
             candidates = replace(gathered, reference=candidates.reference or gathered.reference)

@@ -2,7 +2,7 @@
 
 **Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
 months; GPU machines that were held on spot markets lived for hours in public traces (half of one
-fleet less than 3 h 59 min). Which of the two a user meets is unknown, so the life is a range
+fleet less than 3 h 59 min). Which of the two applies is unknown, so the life is a range
 between them, and plans are ranked by its geometric mean.
 
 **Saving.** A version is copied to host memory, which stalls training, and sent to where the
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
 STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most
 # Receiving faster than this is not worth paying for: seconds in a lifetime of hours.
-SOON_S = 10.0
-_OF_THE_NETWORK = 0.8
+RECEIVE_TARGET_S = 10.0
+_NETWORK_SHARE = 0.8  # of the bandwidth that a transfer reaches
 _UNKNOWN_GBPS = 5.0
 
 
@@ -68,20 +68,20 @@ def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
 
 
 def receive_s(checkpoint_bytes: int) -> float:
-    """Seconds for memory nodes to receive a checkpoint: soon, or as fast as a bucket writes."""
-    return max(SOON_S, checkpoint_bytes / STORAGE_BYTES_PER_S)
+    """Seconds in which memory nodes should receive a checkpoint: no slower than a bucket."""
+    return max(RECEIVE_TARGET_S, checkpoint_bytes / STORAGE_BYTES_PER_S)
 
 
 def nodes_to_receive(gbps: float, checkpoint_bytes: int) -> int:
     """Fewest memory nodes of this bandwidth, Gbit/s, that receive within :func:`receive_s`."""
-    needed = checkpoint_bytes / receive_s(checkpoint_bytes) * 8 / 1e9 / _OF_THE_NETWORK
+    needed = checkpoint_bytes / receive_s(checkpoint_bytes) * 8 / 1e9 / _NETWORK_SHARE
     return max(1, math.ceil(needed / gbps - 1e-9))
 
 
 def with_losses(
     sizes: TrainingTable, architecture: Architecture, request: PlanRequest
 ) -> TrainingTable:
-    """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
+    """The sizes with the kept share of a model's throughput: usual, at a bad and at a good time."""
     if not len(sizes):
         return sizes
     lives = [lives_of(t, request) for t in sizes.types]
@@ -121,7 +121,7 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
     stall, moved = (Span.of(float(seconds[0])) for seconds in saving)
     ready = Span(*(seconds + moved.mean for seconds in PREPARATION_S))
     life = lives_of(gpu, request).usual_s
-    # No notice counts, as in kept_share.
+    # Without notices, as in kept_share: the ranking and the simulation must agree.
     return replace(
         job, save_s=stall, backup_s=moved, preparation_s=ready, grace_s=ZERO, mttp_s=(life,)
     )
@@ -138,7 +138,7 @@ def _saving(
     assert request.training is not None
     size = float(request.checkpoint_bytes)
     sharded = request.training.workload.method is Method.FSDP
-    reach = gbps / 8 * 1e9 * _OF_THE_NETWORK
+    reach = gbps / 8 * 1e9 * _NETWORK_SHARE
     if architecture.keeps is CheckpointLocation.STORAGE:
         reach = np.minimum(reach, STORAGE_BYTES_PER_S)
     if sharded:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,16 +17,12 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.extras import COSTS
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.describe import by_memory_nodes
-from deepvm.planner.ranking import QUARTER, Plans, band_of, distance, doubt_of
+from deepvm.planner.ranking import MAX_GAIN_IN_DOUBT, Plans, band_of, distance, doubt_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import tie_floor
 
-if TYPE_CHECKING:
-    pass
-
-
-_LITTLE_MORE = Decimal("1.1")  # times the budget
+_MAX_BUDGET_FACTOR = Decimal("1.1")
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Comparison(Answer):
             if (c := a.next_change) is not None
         ]
         firsts = [RankedPlan(a, a[0]) for a in self.answers if a]
-        most = request.budget * _LITTLE_MORE
+        most = request.budget * _MAX_BUDGET_FACTOR
         for budget in sorted({budget for budget, _ in changes if budget <= most}):
             bought = [placed for least, placed in changes if least <= budget]
             left = sorted([*firsts, *bought], key=_tie_break)
@@ -100,7 +95,7 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
         ranked.append(
             replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1))
         )
-    # Two clouds may call a region alike.
+    # Two clouds may have regions of the same name.
     best_rank = {_where(p.answer.catalog): p.recommendation.rank for p in reversed(ranked)}
     order = sorted(
         answers,
@@ -121,9 +116,9 @@ def _where(catalog: Catalog) -> tuple[str, str]:
 
 
 def _first(left: Sequence[RankedPlan], request: PlanRequest) -> int:
-    """Which comes first of those that are left.
+    """The index of the plan that comes first of those that are left.
 
-    One that perhaps cannot be had, or whose whole bill is not known, comes after the best of the
+    One that may be unavailable, or whose bill is not fully known, comes after the best of the
     others, unless it is more than a quarter better.
     """
     best = _best(left, request)
@@ -133,9 +128,9 @@ def _first(left: Sequence[RankedPlan], request: PlanRequest) -> int:
     other = sure[_best([left[i] for i in sure], request)]
     (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
     if value > 0:
-        near = certain * QUARTER >= value
+        near = certain * MAX_GAIN_IN_DOUBT >= value
     else:
-        near = certain >= value * QUARTER
+        near = certain >= value * MAX_GAIN_IN_DOUBT
     if near:
         return other
     return best
@@ -153,7 +148,7 @@ def _is_sure(placed: RankedPlan, request: PlanRequest) -> bool:
 
 
 def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
-    """The best as if each could be had, of equals the first."""
+    """The index of the best plan as if each were available, of equals the first."""
     worth = [_worth(p.recommendation, request) for p in left]
     if not request.weighs_doubt:
         floors = [tie_floor(value) for value in max(worth)]
@@ -199,7 +194,7 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return (r.cluster.gpu.eflops or 0.0, float(r.cluster.gpu_count))
     if request.needs_work and request.policy is PolicyName.DEEPVM and r.outlook is not None:
-        # Perhaps simulated
+        # From the outlook, not from ``value``: these may be simulated means
         makespan = request.objective is Objective.MAKESPAN
         return (1 / r.outlook.total_s if makespan else -r.outlook.cost_usd,)
     return (r.value,)

@@ -78,7 +78,7 @@ def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> str:
-    """What an error says about a glob that matches nothing: why, and what was probably meant."""
+    """The allowed values for a glob that matches nothing, with a reason or a guess."""
     text = "a name or glob that matches a type"
     if option == "gpu":
         if why := not_rented(glob, names):
@@ -96,9 +96,9 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
             pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)
         ):
             return why
-    there = [i for i in catalog if training and i.gpu is None and matches(i.name, (glob,))]
-    if there:
-        return f"{there[0].name}: {there[0].unusable or 'it has no GPU'}"
+    cpu_types = [i for i in catalog if training and i.gpu is None and matches(i.name, (glob,))]
+    if cpu_types:
+        return f"{cpu_types[0].name}: {cpu_types[0].unusable or 'it has no GPU'}"
     return ""
 
 
@@ -197,16 +197,17 @@ def memory_reasons(
 def too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
     """What a memory node has, and what checkpoints need."""
     memory = instance.memory_bytes or 0
-    room = rule.room_bytes(memory)
+    usable = rule.room_bytes(memory)
     if instance.memory_gib is None:
         has = "unknown"
     else:
         has = f"{instance.memory_gib:g} GiB"
-    if room < memory:
-        has += f", of which {room / GIB:.3g} GiB can hold checkpoints"
-    if rule.most_nodes is not None and room:
+    if usable < memory:
+        has += f", of which {usable / GIB:.3g} GiB can hold checkpoints"
+    if rule.most_nodes is not None and usable:
         share = rule.share_bytes(memory, request.checkpoint_bytes, request.buffers)
-        has += f"; {rule.most_nodes} nodes, the most, hold {rule.most_nodes * share / GIB:.3g} GiB"
+        total = f"{rule.most_nodes * share / GIB:.3g} GiB"
+        has += f"; {rule.most_nodes} nodes, the most, hold {total}"
     needed = f"{request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
     return f"memory {has}, needed {needed}"
 

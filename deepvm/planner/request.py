@@ -47,7 +47,7 @@ ANY_NUMBER = Range()
 
 @dataclass(frozen=True)
 class Filter:
-    """Which figure of a type that trains a range is about; None is an unknown one.
+    """A figure of training types that a range restricts; None is an unknown one.
 
     ``sentence`` says what a type has, with ``{}`` for the figure as ``words`` writes it.
     """
@@ -102,14 +102,12 @@ class PlanRequest:
         top: how many clusters to rank. time_limit_s: of the integer program.
         work: how much is to be trained, if known. training: what is trained, if known.
         rank: None for machines where a model is trained, else plans.
-        extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured,
+        extrapolate: whether clusters may come first that are beyond 1.5 x the largest measured one,
             or whose batch is larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no
             preemptions.
-        pools_end: whether reserved pools have no more VMs than they have; not where limits are
-            looked for.
-        extras: disks, traffic and what else costs money besides VMs; with any of it, the budget is
-            for all.
+        pools_end: whether the sizes of reserved pools count as quotas; False to search beyond them.
+        extras: disks, traffic and other costs besides VMs; with any of them, the budget is for all.
     """
 
     budget: Decimal
@@ -188,10 +186,7 @@ class PlanRequest:
 
     @property
     def weighs_doubt(self) -> bool:
-        """Whether plans are ordered by :mod:`deepvm.planner.ranking`.
-
-        If so, they are not ordered to the last digit of their value.
-        """
+        """Whether :mod:`deepvm.planner.ranking` orders plans, and not the last digit of a value."""
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def refusal(self, instance: InstanceType) -> str:
@@ -238,7 +233,7 @@ class PlanRequest:
 
     @property
     def in_all(self) -> str:
-        """Behind a price that is compared with the budget: whether it is of more than VMs."""
+        """`` in all`` after a price that includes more than VMs; else empty."""
         if self.extras.counted:
             return " in all"
         return ""
@@ -309,7 +304,7 @@ def _values_of(options: PlanOptions) -> dict[str, dict[str, Any]]:
 
 
 def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]) -> PlanRequest:
-    """The request with what is to be trained, if that is given. Raises a RequestError."""
+    """The request with its work, if any is given. Raises a RequestError."""
     training = request.training
     if options.job is not None:
         given = {"job": options.job, **given}

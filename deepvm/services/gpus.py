@@ -1,4 +1,4 @@
-"""What can be rented to train a model: one row for each GPU model and number of them in a VM."""
+"""GPUs that can be rented to train a model: a row for each GPU model and number of them in a VM."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class GpuRow:
 
 @dataclass(frozen=True, repr=False)
 class Gpus(Rows[GpuRow]):
-    """What can be rented to train a workload, the most work for a dollar first."""
+    """GPUs that can be rented to train a workload, the most work for a dollar first."""
 
     catalog: Catalog
     workload: Workload
@@ -95,16 +95,16 @@ def gpus(
         RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError:
             a bad model file.
     """
-    with_tables(catalog, None)  # refuses what is no catalog
+    with_tables(catalog, None)  # raises for other objects than catalogs
     speeds = PublishedPerformance(software)
     if tables is not None:
         speeds = tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
-    found = [_row_of(types, training, gpu) for types in _by_gpus(catalog)]
-    found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.gpu.name, r.gpu.count))
-    rows = tuple(r for r in found if fnmatchcase(r.gpu.name.casefold(), gpu.casefold()))
+    every_row = [_row_of(types, training, gpu) for types in _by_gpus(catalog)]
+    every_row.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.gpu.name, r.gpu.count))
+    rows = tuple(r for r in every_row if fnmatchcase(r.gpu.name.casefold(), gpu.casefold()))
     if not rows:
-        names = sorted({r.gpu.name for r in found})
+        names = sorted({r.gpu.name for r in every_row})
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names)))
     return Gpus(catalog, training.workload, rows)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison
 
 Say = Callable[[str], None]
-# Options that say something of a model
+# Options that only make sense with a model
 _OF_A_MODEL = (
     "seq",
     "batch_per_gpu",
@@ -43,21 +43,21 @@ _OF_A_MODEL = (
     "software",
     "placement_group",
 )
-# Options that say something of a cloud's prices
+# Options that only make sense with a cloud's market
 _OF_A_MARKET = ("profile", "price_basis", "prices", "days", "price_history", "placement_scores")
 
 
-def _nowhere(name: str) -> str:
-    return ""
+def _command_line(name: str) -> str:
+    return ""  # where no settings are read, every option is from the command line
 
 
 @dataclass(frozen=True)
 class CatalogOpener:
-    """Opens what the options name.
+    """Opens the catalogs and files that options name.
 
     Attributes:
-        say: called with what is worth knowing. progress: called with what is done at the moment.
-        describe: called with the catalogs of a market, to say where their prices come from.
+        say: called with notes. progress: called with the current activity.
+        describe: called with the catalogs of a market, to report where their prices come from.
         set_by: the file or variable that has set an option, empty for the command line.
     """
 
@@ -65,7 +65,7 @@ class CatalogOpener:
     say: Say
     progress: Say
     describe: Callable[[Sequence[Catalog]], None]
-    set_by: Callable[[str], str] = _nowhere
+    set_by: Callable[[str], str] = _command_line
 
     def all(self) -> tuple[Catalog, ...]:
         """One catalog per cloud and region, with the user's measurements.
@@ -140,7 +140,7 @@ class CatalogOpener:
     def _of_market(self) -> Sequence[Catalog]:
         """Catalogs of clouds' markets; none if ``--catalog`` names something else.
 
-        Of several clouds, those without prices are left out, which is said.
+        Of several clouds, those without prices are left out, with a note.
         """
         from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
         from deepvm.catalog.market.open_markets import open_markets
@@ -228,7 +228,7 @@ class CatalogOpener:
         return catalog
 
     def _check_extras(self, catalogs: Sequence[Catalog]) -> None:
-        """Say which costs are not known, and refuse kinds of disks that are not sold."""
+        """Note costs without known rates, and refuse kinds of disks that are not sold."""
         options = self.options
         for name in dict.fromkeys(c.name for c in catalogs if c.rates is None):
             for option in ("disk", "egress", "bucket", "nat"):
@@ -397,14 +397,14 @@ def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
 
 
 def check(options: PlanFlags) -> None:
-    """Raise what is wrong with any prices, so that users do not wait for them.
+    """Find errors that do not depend on prices before users wait for prices.
 
     Raises RequestError or DataError.
     """
     from deepvm.core.units import parse_seconds, to_decimal
     from deepvm.planner.request import PlanRequest, known_life_s
 
-    # What needs a catalog, and what means something only with it.
+    # Without the options that need a catalog, or have a meaning only with one.
     names = ("mttp", "interruption_rate", "work", "save_policy", "deadline", "total_budget")
     later: dict[str, Any] = dict.fromkeys((*names, "objective"))
     PlanRequest.parse(options.pw, replace(options, measured_on="", **later))
@@ -468,7 +468,7 @@ def _refuse_both(cloud: str, catalog: str, set_by: Callable[[str], str]) -> None
         raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
 
 
-def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _nowhere) -> str:
+def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _command_line) -> str:
     """The catalog that ``--cloud`` names, for a command that takes only one; else ``catalog``.
 
     Raises RequestError.

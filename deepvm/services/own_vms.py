@@ -1,6 +1,6 @@
-"""What users know of their own VMs, as prices, types and lifetimes of the catalogs.
+"""Users' own terms and experience, as prices, types and lifetimes of the catalogs.
 
-``--reserved`` and ``--savings-plan``: what they have committed to. ``--mttp history``: how long the
+``--reserved`` and ``--savings-plan``: their commitments. ``--mttp history``: how long the
 spot VMs of their own jobs lived, used instead of a cloud's bands.
 """
 
@@ -23,7 +23,7 @@ def with_commitments(
     savings: Sequence[str],
     say: Callable[[str], None],
 ) -> tuple[Catalog, ...]:
-    """The catalogs with discounts and reserved pools; what counts is said.
+    """The catalogs with discounts and reserved pools; a note names each that counts.
 
     Raises DataError, RequestError.
     """
@@ -52,9 +52,9 @@ def with_commitments(
 
 
 def with_history(catalogs: Sequence[Catalog], say: Callable[[str], None]) -> tuple[Catalog, ...]:
-    """The catalogs with the lifetimes that the history knows.
+    """The catalogs with the lifetimes that the history knows, and a note for each type.
 
-    It says of which types; the others keep their bands.
+    Other types keep their bands.
 
     Raises:
         RequestError: no type of the catalogs has a history. MissingExtraError: no SQLAlchemy.

@@ -1,7 +1,7 @@
 """The options of ``recommend``, ``explain`` and ``sweep``.
 
-They are those of the planner, and where catalogs come from. Light: ``--help`` loads it. Classes
-that only are inherited from have no ``__init__``, which takes longer to make than all else here.
+They are those of the planner, and the sources of catalogs. The module is light: ``--help`` loads
+it. Base classes have no ``__init__``, which takes longer to generate than all else here.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
 
     @property
     def has_job(self) -> bool:
-        """Whether it is said how much is trained."""
+        """Whether the amount of training is given."""
         amounts = (self.work, self.tokens, self.samples, self.epochs)
         return bool(self.job_file) or any(amount is not None for amount in amounts)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _ignore(text: str) -> None:
-    """Say nothing."""
+    """Discard a note."""
 
 
 def recommend(
@@ -46,7 +46,7 @@ def recommend(
         figures.
         simulate: runs of the job on each ranked cluster; None for those clusters only for which the
             closed form does not hold.
-        say: called with what is worth knowing while it plans.
+        say: called with notes while it plans.
         **options: the fields of :class:`deepvm.planner.options.RankOptions`, such as
             ``objective="cost-per-work"``; ``deepvm help recommend --all`` describes them.
 
@@ -55,8 +55,8 @@ def recommend(
         MissingDataError: the catalog lacks what was asked for.
     """
     request = PlanRequest.parse(budget, **options)
-    found = recommend_in([with_tables(catalog, tables)], request, simulate=simulate, say=say)
-    return found.answers[0]
+    comparison = recommend_in([with_tables(catalog, tables)], request, simulate=simulate, say=say)
+    return comparison.answers[0]
 
 
 def recommend_in(
@@ -70,7 +70,7 @@ def recommend_in(
     """Answer a request for each catalog of a cloud and region, and rank the answers together.
 
     A catalog that cannot answer is left out; if none can, the first's error is raised. ``reasons``:
-    also what only a report for people shows.
+    also compute what only reports for people show, which takes time.
     """
     from deepvm.planner.regions import cloud_name, compare
 
@@ -96,11 +96,11 @@ def recommend_in(
     )
 
     runs = read_runs(simulate, job=request.work is not None)
-    found = compare([simulate_ranking(answer, runs, say) for answer in answers])
-    best, *others = found.answers
+    comparison = compare([simulate_ranking(answer, runs, say) for answer in answers])
+    best, *others = comparison.answers
     if not reasons or not best:
-        return found
-    return replace(found, answers=(with_traced_lifetimes(best), *others))
+        return comparison
+    return replace(comparison, answers=(with_traced_lifetimes(best), *others))
 
 
 def explain(

@@ -1,6 +1,6 @@
 """The documents by name, as ``deepvm schema`` lists them, and their rows as tables.
 
-The header follows from the type of a row, whatever the rows hold: values of objects have dotted
+The header depends on the type of a row only, not on the rows: values of objects have dotted
 names, such as ``step_s.low``; lists, and objects whose keys vary, are in one field, as JSON in CSV.
 """
 
@@ -63,19 +63,19 @@ def _matrix(name: str) -> dict[str, Any]:
     from deepvm.lab.faults.fault_registry import find_fault
     from deepvm.lab.matrix import MatrixFile
 
-    found = schema_of(MatrixFile, name)
-    # pydantic knows what the short forms become, not the forms themselves.
+    schema = schema_of(MatrixFile, name)
+    # pydantic describes the parsed form only: add the short forms that files may use.
     for key, kind in (("datasets", "Dataset"), ("models", "Model")):
-        names = found["$defs"][kind]["properties"]["name"]["enum"]
-        found["properties"][key]["items"] = {
-            "anyOf": [{"enum": names}, found["properties"][key]["items"]]
+        names = schema["$defs"][kind]["properties"]["name"]["enum"]
+        schema["properties"][key]["items"] = {
+            "anyOf": [{"enum": names}, schema["properties"][key]["items"]]
         }
-    for fault, property_ in found["$defs"]["Failures"]["properties"].items():
+    for fault, property_ in schema["$defs"]["Failures"]["properties"].items():
         steps = {"type": "array", "items": {"type": "integer", "minimum": 1}}
         property_["anyOf"].append(
             {"type": "number"} if isinstance(find_fault(fault), DiskFault) else steps
         )
-    return found
+    return schema
 
 
 _MODELS = {

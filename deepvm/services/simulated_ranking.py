@@ -1,6 +1,6 @@
 """Simulate the job on the ranked clusters, and rank them again where the closed form does not hold.
 
-The planner, which ranks, is below the simulator.
+It is a service, because the planner is a lower layer than the simulator.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_RUNS = 100_000  # of --simulate; more add no information
 MAX_EVENTS = 5_000  # takes some ten seconds
 MAX_EVENTS_IN_ALL = 20_000  # of all clusters together
 
-LONGER = 100  # clusters to consider where the closed form fails
+MAX_CLUSTERS = 100  # to consider where the closed form fails
 # A cluster whose closed form is this much above another's is not expected to be better when
 # simulated
 MARGIN = 1.1
@@ -81,7 +81,7 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
         )
     plans: Iterable[Recommendation] = answer.configurations
     if doubtful and (request.work.constrained or _ordered(request)):
-        plans = ranking(answer.catalog, request, LONGER)
+        plans = ranking(answer.catalog, request, MAX_CLUSTERS)
     kept, left_out = _walk(plans, simulator)
     if _ordered(request) and not request.weighs_doubt:
         kept.sort(key=lambda r: _figure(request, r))
@@ -96,7 +96,7 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
 
 
 def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
-    """With what public traces say, where a job in eFLOPS counts on AWS's band."""
+    """The answer with lifetimes of public traces, where a job in eFLOPS relies on AWS's band."""
     from deepvm.core.preemption.gang_survival import MOST_VMS
     from deepvm.simulator.survival.evidence import by_public_traces
 
@@ -129,13 +129,14 @@ def _nothing_left(answer: Recommendations, limit: BindingConstraint) -> Recommen
 
 
 def _with_others(answer: Recommendations, simulator: _Simulator) -> Recommendations:
-    """What is not ranked: alternatives, what is nearly as good, what more money buys."""
+    """The answer with its other clusters simulated: alternatives, nearly as good, next budget."""
     alternatives = (
         replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
     )
     nearly = answer.nearly and simulator.simulate(answer.nearly)
     if nearly and simulator.refusal(nearly):
         nearly = None
+    # Only where the closed form fails: these are not in the ranking, and simulating takes time.
     doubtful = replace(simulator, runs=None)
     change = answer.next_change
     if change is not None:

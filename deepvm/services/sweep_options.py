@@ -1,4 +1,4 @@
-"""The options of ``explain`` and ``sweep``; apart, as ``recommend`` need not make these classes."""
+"""The options of ``explain`` and ``sweep``; separate, so that ``recommend`` need not load them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_what_the_recommender_will_miss():
             "7 types without memory, network or on-demand price, no memory nodes: u0, u1, u2, u3,"
             " u4 and 2 more"
         ),
-        "1 type dearer on the spot market than on demand: bare",
+        "1 type more expensive on the spot market than on demand: bare",
     )
 
 

@@ -392,10 +392,10 @@ class TestWhyNot:
         found = why(paper(), "g4dn.xlarge", policy="performance-first")
         assert found.matches_at is None
         assert found.gap == pytest.approx(1 - 1404.4249 / 764.1011, abs=1e-6)
-        assert "83.8% more throughput, which is not what this policy looks at" in found.verdict
+        assert "83.8% more throughput, which this policy does not rank by" in found.verdict
         found = why(paper(), "g5.xlarge", policy="cost-first")
         assert found.gap == pytest.approx(1 - 764.1011 / 1404.4249, abs=1e-6)
-        assert "45.6% less throughput, which is not what this policy looks at" in found.verdict
+        assert "45.6% less throughput, which this policy does not rank by" in found.verdict
         assert found.matches_at == Decimal("5.5330")
 
     def test_an_unknown_type(self) -> None:

@@ -14,23 +14,27 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.speed import Training
-from deepvm.planner.measurement import Doubts, measure_next, next_measurement, rivals
+from deepvm.planner.measurement import PlanUncertainty, measure_next, next_measurement, rivals
 from deepvm.planner.ranking import faster_probability
 from deepvm.planner.request import PlanRequest
 
 
 @st.composite
-def doubts(draw: st.DrawFn) -> Doubts:
+def doubts(draw: st.DrawFn) -> PlanUncertainty:
     plans, causes = draw(st.integers(2, 5)), draw(st.integers(1, 4))
     number = st.floats(-0.5, 0.5)
     median = draw(st.lists(number, min_size=plans, max_size=plans))
     rows = st.lists(number, min_size=causes, max_size=causes)
-    return Doubts(np.array(median), np.array(draw(st.lists(rows, min_size=plans, max_size=plans))))
+    return PlanUncertainty(
+        np.array(median), np.array(draw(st.lists(rows, min_size=plans, max_size=plans)))
+    )
 
 
 @settings(max_examples=examples(25), deadline=None)
 @given(doubts(), st.data())
-def test_the_gain_is_that_of_simulated_measurements(found: Doubts, data: st.DataObject) -> None:
+def test_the_gain_is_that_of_simulated_measurements(
+    found: PlanUncertainty, data: st.DataObject
+) -> None:
     """The oracle: draw the truth, measure, believe, choose."""
     measured = data.draw(st.integers(0, len(found.median) - 1))
     random = np.random.default_rng(7)
@@ -50,7 +54,7 @@ def test_the_gain_is_that_of_simulated_measurements(found: Doubts, data: st.Data
 
 @settings(max_examples=examples(100))
 @given(doubts())
-def test_probabilities_add_up(found: Doubts) -> None:
+def test_probabilities_add_up(found: PlanUncertainty) -> None:
     """Faster, slower, or within the 1 % that does not decide."""
     c, ahead = found.causes @ found.causes.T, float(found.median[0] - found.median[1])
     apart = NormalDist(ahead, max(float(c[0, 0] + c[1, 1] - 2 * c[0, 1]), 1e-12) ** 0.5)
@@ -61,13 +65,13 @@ def test_probabilities_add_up(found: Doubts) -> None:
 
 
 def test_what_is_known_needs_no_measurement() -> None:
-    sure = Doubts(np.array([0.0, -0.1]), np.zeros((2, 3)))
+    sure = PlanUncertainty(np.array([0.0, -0.1]), np.zeros((2, 3)))
     assert sure.gain_of(0) == (0.0, 0.0) and faster_probability(0.1, 0.0) == pytest.approx(1)
 
 
 def test_doubt_that_plans_share_changes_nothing() -> None:
     """More of the same GPU: what is wrong with one is wrong with the other."""
-    shared = Doubts(np.array([0.1, 0.0]), np.array([[0.5], [0.5]]))
+    shared = PlanUncertainty(np.array([0.1, 0.0]), np.array([[0.5], [0.5]]))
     gain, changes = shared.gain_of(0)
     assert gain == pytest.approx(0, abs=1e-12) and changes == 0
     assert faster_probability(-0.1, 0.0) < 1e-6
@@ -84,7 +88,7 @@ def test_a_cheap_gpu_of_which_nothing_is_published_is_worth_a_run() -> None:
     assert 0 < found.usd < 100 and found.minutes > 8 and found.batch >= 1
     choices, known = rivals(catalog, request)
     assert found.cluster.gpu.name in {c.cluster.gpu.name for c in choices}
-    assert next_measurement(choices, Doubts(known.median, 0 * known.causes)) is None
+    assert next_measurement(choices, PlanUncertainty(known.median, 0 * known.causes)) is None
 
 
 def test_a_run_does_not_tell_how_fast_samples_are_read() -> None:
@@ -92,5 +96,5 @@ def test_a_run_does_not_tell_how_fast_samples_are_read() -> None:
     one.
     """
     median, causes = np.array([0.1, 0.0]), np.array([[0.0], [0.5]])
-    assert Doubts(median, causes).gain_of(1)[0] > 0.1
-    assert Doubts(median, causes, np.zeros(1)).gain_of(1) == (0.0, 0.0)
+    assert PlanUncertainty(median, causes).gain_of(1)[0] > 0.1
+    assert PlanUncertainty(median, causes, np.zeros(1)).gain_of(1) == (0.0, 0.0)

@@ -74,7 +74,7 @@ class TestWhatPerhapsCannotBeHad:
     def test_alone_it_is_ranked_as_ever_and_the_doubt_is_said(self) -> None:
         best = recommend(region("listed-1", "0.2", unsure="X lists all"), 3)[0]
         assert best.cluster == recommend(region("listed-1", "0.2"), 3)[0].cluster
-        assert "X lists all: look before you count on it" in best.warnings
+        assert "X lists all: check before you rely on it" in best.warnings
 
 
 @settings(max_examples=examples(60))

@@ -31,7 +31,7 @@ def _azure_quota(instance: InstanceType, count: int, market: Market) -> str:
 
 
 def _public_clouds() -> Iterator[Cloud]:
-    """Clouds that deepvm asks nothing."""
+    """Clouds whose prices come only from public catalogs."""
     for facts in read_data("clouds/clouds.json")["clouds"]:
         facts["kinds"] = tuple(facts["kinds"])
         facts["rules"] = CloudRules(**facts["rules"])
@@ -47,7 +47,7 @@ REGISTRY["azure"].quota_words = _azure_quota
 
 ALL = "all"
 CATALOG_ENDINGS = (".json", ".csv")
-"""How the name of a catalog file may end, in any case."""
+"""Endings of names of catalog files, in any case."""
 
 
 def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def region_in(catalog_name: str) -> str | None:
     """The region that a catalog's name means: empty for ``aws``, None for files and other names.
 
     Raises:
-        RequestError: ``aws-`` and something that is no region.
+        RequestError: ``aws-`` with an invalid region.
     """
     cloud, dash, region = catalog_name.partition("-")
     is_file = catalog_name.lower().endswith(CATALOG_ENDINGS)

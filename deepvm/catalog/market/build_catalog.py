@@ -37,8 +37,8 @@ from deepvm.core.spelling import did_you_mean, listed, one_of, refuse_unknown
 from deepvm.core.units import counted
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
-_NAMED = 4
-"""So many prices that cannot be true are named."""
+_MAX_NAMED = 4
+"""Implausible prices that a note names."""
 
 LISTED_ALIKE = "every type in every region, whether or not there are any"
 
@@ -137,9 +137,9 @@ class RegionMarket:
             raise self._missing(f"no prices of region {region}", ON_DEMAND, SPOT)
         zone = self._zone_id()
         if self.request.spot not in {SPOT, *self.signals}:
-            what = f"--price-basis {self.request.price_basis} needs the spot prices of the last"
-            what = f"{what} {self.request.window} in {region}, which are not known"
-            raise self._missing(what, self.request.spot)
+            subject = f"--price-basis {self.request.price_basis} needs the spot prices of the last"
+            subject = f"{subject} {self.request.window} in {region}, which are not known"
+            raise self._missing(subject, self.request.spot)
         table = performance_table()
         absent = dict(table.absent)
         offered = self._data(OFFERINGS)
@@ -149,7 +149,8 @@ class RegionMarket:
         changes = {name: self._changes(name) for name in specs}
         wrong: Sequence[str] = ()
         if self.request.history:
-            # Of all zones, whatever is sold today: what is usual does not depend on the request.
+            # With all zones, even those that sell nothing today: which prices are plausible must
+            # not depend on the request.
             wrong = drop_implausible_prices(sizes, dict(listed_usd), changes)[SPOT]
         vcpus = {}
         on_demand = {}
@@ -177,7 +178,7 @@ class RegionMarket:
         for kind, texts in refused.items():
             if texts:
                 left_out = f"{counted(len(texts), 'price')} left out that cannot be true"
-                names = listed(texts, _NAMED)
+                names = listed(texts, _MAX_NAMED)
                 doubted.append(f"{title(kind)} of {region}: {left_out}: {names}")
         if not instances:
             raise self._no_price(doubted)
@@ -202,24 +203,24 @@ class RegionMarket:
             return self.signals[kind].data
         return {}
 
-    def _missing(self, what: str, *kinds: str) -> DeepVMError:
-        """The error for what signals of some kinds would tell: what the cloud said, or how to ask.
+    def _missing(self, subject: str, *kinds: str) -> DeepVMError:
+        """The error where signals of some kinds are missing: the cloud's, or how to fetch them.
 
-        A region of a similar name may be meant.
+        With a hint if a region of a similar name may be meant.
         """
         refused = next((self.errors[kind] for kind in kinds if kind in self.errors), None)
         if refused is not None:
             detail = f"{refused.what}: {refused.detail}"
-            return CloudError(what, refused.why, detail, refused.advice)
+            return CloudError(subject, refused.why, detail, refused.advice)
         history = kinds[0].partition(":")[2]
         if history and not self.cloud.has_api:
-            return MissingDataError(f"{what}, and no public catalog has them")
+            return MissingDataError(f"{subject}, and no public catalog has them")
         command = f"--cloud {self.cloud.name}"
         if self.cloud.has_api:
             command = f"--region {self.region}"
         if history:
             command += f" --days {history}"
-        message = f"{what}: 'deepvm catalog refresh {command}' fetches them"
+        message = f"{subject}: 'deepvm catalog refresh {command}' fetches them"
         regions = self.cloud.known_regions()
         if self.region not in regions:
             meant = did_you_mean(self.region, sorted(regions))
@@ -240,7 +241,7 @@ class RegionMarket:
         return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
 
     def _zone_id(self) -> str:
-        """The id of the wanted zone, which may be given by name."""
+        """The id of the wanted zone, which may be given by name; empty if none is wanted."""
         wanted = self.request.zone
         if not wanted:
             return ""
@@ -248,10 +249,10 @@ class RegionMarket:
         priced = [*self._data(SPOT).values(), *self._data(self.request.spot).values()]
         ids: set[str] = {*names, *(zone for zones in priced for zone in zones if zone)}
         if not ids and not {ZONES, OFFERINGS} & {*self.cloud.kinds}:
-            allowed = f"none: no catalog tells zones of {self.cloud.title} apart"
+            allowed = f"none: no catalog has zones of {self.cloud.title}"
             raise RequestError("zone", wanted, allowed)
         if not ids:
-            prices = f"the known prices of {self.region} are not told apart by zone"
+            prices = f"the known prices of {self.region} are not by zone"
             raise self._missing(f"--zone {wanted}: {prices}", ZONES, SPOT)
         for zone in ids:
             if wanted in (zone, names.get(zone)):
@@ -269,13 +270,13 @@ class RegionMarket:
     def _over_time(
         self, name: str, changes: Mapping[str, Sequence[PricePoint]], wanted: str
     ) -> dict[str, list[PricePoint]]:
-        """What a type's spot VMs cost by the price basis, in each zone that counts."""
+        """A type's spot prices by the price basis, in each zone that counts."""
         today = self.signals.get(SPOT)
         start = self.now - timedelta(days=int(self.request.days))
         window = (int(start.timestamp()), int(self.now.timestamp()))
         prices = {}
         for zone, points in changes.items():
-            # A zone without a price today sells none, whatever it cost before.
+            # A zone without a price today sells none, even if its history has prices.
             sold = today is None or not today.fresh or zone in today.data.get(name, ())
             price = price_over_time(points, *window, PriceBasis(self.request.price_basis))
             if price is not None and sold and wanted in ("", zone):
@@ -285,7 +286,7 @@ class RegionMarket:
     def _zone_prices(self, zones: Mapping[str, Sequence[PricePoint]]) -> list[ZonePrice]:
         """A type's spot price by zone, cheapest first."""
         names: Mapping[str, str] = self._data(ZONES)
-        shuffled = ZONES in self.cloud.kinds  # else a zone's id is its name for everybody
+        shuffled = ZONES in self.cloud.kinds  # else a zone has one name for all accounts
         prices = [
             ZonePrice(zone, p.usd_per_hour, names.get(zone, "" if shuffled else zone), p.since)
             for zone, points in zones.items()

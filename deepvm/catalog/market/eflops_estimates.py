@@ -1,10 +1,10 @@
 """Speed of a type: measured on itself, on one with the same GPU, or estimated.
 
-Each answer says which.
+The result states which.
 
 Three types of the embedded catalog ``paper`` are measured. The rest follows from them:
 
-- the same GPU: its eFLOPS and its curves, and both say so;
+- the same GPU: its eFLOPS and its curves, with a note in both;
 - the same GPU several times: as many times its eFLOPS. In data-parallel training each GPU keeps its
   batch, so a step takes as long and the curve remains;
 - another NVIDIA GPU: eFLOPS in proportion to its memory bandwidth, and a ring with scaled costs:
@@ -25,8 +25,8 @@ from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
 from deepvm.io.user_dirs import data_folder, read_data
 
-_FAR = 4
-"""How many times as fast as any measured GPU another may be; beyond, the scaling is a guess."""
+_MAX_RATIO = 4
+"""Speed over that of the fastest measured GPU beyond which the scaling is a guess."""
 
 
 class Performance(NamedTuple):
@@ -44,7 +44,7 @@ class Performance(NamedTuple):
 class PerformanceTable:
     """Speeds by type: measured, absent and estimated.
 
-    ``measured`` has profiled types by name, ``absent`` says by glob why well-known types are gone.
+    ``measured``: profiled types by name. ``absent``: by glob, why well-known types are missing.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class PerformanceTable:
         ring = RingSpeedup(c, _rounded(scale["ring_l_per_eflops"] * one), fitted_to=32.0)
         curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
         times = one / scale["fastest_eflops"]
-        if times > _FAR:
+        if times > _MAX_RATIO:
             basis += f"; it is {times:.0f} times as fast as any GPU that was measured, so take this"
             basis += " for a guess"
             curve_basis += ", which EFA and larger models would soften"

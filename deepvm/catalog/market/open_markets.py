@@ -1,7 +1,7 @@
 """Today's market of a region: live, from the cache, or the snapshot.
 
 Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or without credentials,
-boto3 stays out.
+boto3 is not loaded.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestErro
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices
 
-_TYPES_ASKED = 5
-_NAMED = 6
+_SCORED_TYPES = 5
+_MAX_NAMED = 6
 
 
-def _silent(_: str) -> None: ...
+def _no_progress(_: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def placement(
     request: MarketRequest,
     *,
     now: datetime | None = None,
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = _no_progress,
 ) -> Placement:
     """How likely ``count`` spot VMs of a type, or of similar ones, are available in each zone.
 
@@ -76,21 +76,21 @@ def placement(
         CloudError: no answer, or the cloud may not be asked.
     """
     market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
-    what = f"spot placement scores in {catalog.region}"
+    subject = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = "leave the option out"
         if market.cloud.has_api:
             advice = f"{advice}; 'deepvm doctor' says what it needs"
-        raise CloudError(what, "credentials", market.not_asked, advice)
+        raise CloudError(subject, "credentials", market.not_asked, advice)
     others = [i for i in catalog if i.gpu == wanted.gpu and i != wanted]
     sold = [i for i in others if i.spot_usd_per_hour is not None]
     sold.sort(key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name))
-    names = (wanted.name, *(i.name for i in sold[: _TYPES_ASKED - 1]))
+    names = (wanted.name, *(i.name for i in sold[: _SCORED_TYPES - 1]))
     provider = market.cloud.placement_provider(request.profile, names, count)
     cache = market.cache
     signal = cache.read(catalog.region, provider.kind, market.now)
     if signal is None or signal.origin != "cache":
-        progress(f"asking {market.cloud.title} for {what}")
+        progress(f"asking {market.cloud.title} for {subject}")
         signal = provider.fetch(catalog.region, market.now)
         cache.write(signal, market.now)
     scores = {row["zone"]: row["score"] for row in signal.data}
@@ -103,7 +103,7 @@ def open_markets(
     *,
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = _no_progress,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order.
@@ -112,7 +112,7 @@ def open_markets(
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless
     given.
-    ``others``: the command has other clouds, and need not wait long for this one.
+    ``others``: whether the command has other clouds, and need not wait long for this one.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
@@ -183,7 +183,7 @@ class _Market:
         return f"no {self.cloud.title} credentials were found"
 
     def own_catalog(self) -> tuple[Catalog, ...]:
-        """The user's region, else, unless the request is particular, one with known prices."""
+        """The user's region; one with known prices if the request does not depend on the region."""
         own = self.cloud.own_region(self.request.profile)
         try:
             return self.catalogs([own.name], usual=f"region {own.name} ({own.where})")
@@ -217,7 +217,10 @@ class _Market:
             return (only,), f"all regions of {cloud.title}: only {only}, as {alike}"
         if self.only_public:
             return names, ""
-        return names, f"all regions: only {listed(names, _NAMED)}, whose prices are known: {reason}"
+        return (
+            names,
+            f"all regions: only {listed(names, _MAX_NAMED)}, whose prices are known: {reason}",
+        )
 
     def _known_regions(self) -> tuple[str, ...]:
         """The regions with known prices, sorted."""
@@ -235,7 +238,7 @@ class _Market:
     def catalogs(
         self, regions: Sequence[str], note: str = "", usual: str = ""
     ) -> tuple[Catalog, ...]:
-        """The catalogs of regions; the first one gets a note, of what is usual or not.
+        """The catalogs of regions; the first one gets a note, and a routine one (``usual``).
 
         Unavailable ones become notes of the others, or the first one's error.
         """
@@ -259,7 +262,7 @@ class _Market:
                 failed.append(error)
         if not built:
             raise failed[0]
-        # All notes stand with the first catalog: they may concern several regions, or the cache.
+        # All notes go to the first catalog: they may concern several regions, or the cache.
         about = built[0].provenance
         own = (*resolved.notes, *map(str, failed), *self.cache.take_notes(), *about.notes)
         usuals = (usual, *resolved.notes) if resolved.not_asked else (usual,)
@@ -281,7 +284,7 @@ class _Market:
         if self.request.prices == "snapshot":
             return resolve(requests, [snapshot], self.now)
         live = self.request.prices == "live"
-        # What has to come from one source is not read from what was stored of others.
+        # Prices that must come from one source are not read from the stored ones of another.
         without: tuple[str, ...] = ()
         if self.only_public:
             without = PUBLIC_KINDS

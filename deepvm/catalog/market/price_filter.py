@@ -1,4 +1,4 @@
-"""Implausible prices: dropped from a market's lists and histories, doubts in users' files."""
+"""Implausible prices: dropped from a market's lists and histories, warnings in users' files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SpotPrices = Mapping[str, Mapping[Any, list[PricePoint]]]
 def drop_implausible_prices(
     vcpus: Mapping[str, int], on_demand: dict[str, Decimal], spot: SpotPrices
 ) -> dict[str, list[str]]:
-    """Remove prices that cannot be true next to those of comparable types.
+    """Remove prices that are implausible given those of comparable types.
 
-    In a history the price before such a one holds on.
+    In a history the previous price then holds longer.
 
     Returns:
-        What was left out, by kind of signal.
+        The dropped prices in words, by kind of signal.
     """
     refused: dict[str, list[str]] = {ON_DEMAND: [], SPOT: []}
     for name, zone, point, doubt in [*_doubts(vcpus, on_demand, spot)]:
@@ -61,7 +61,7 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Price
 def _doubts(
     vcpus: Mapping[str, int], on_demand: Mapping[str, Decimal], spot: SpotPrices
 ) -> Iterator[tuple[str, Any, PricePoint | None, PriceWarning]]:
-    """Prices that cannot be true, with their type and zone; without a point on demand."""
+    """Implausible prices with their type and zone; the point is None for on-demand prices."""
     priced = {}
     for name, size in vcpus.items():
         prices = sorted(p.usd_per_hour for points in spot.get(name, {}).values() for p in points)

@@ -26,7 +26,7 @@ from deepvm.errors import DataError, MissingDataError
 
 REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
 UNREADABLE = "unreadable version"
-_LIMIT_S = 300.0
+_GIT_TIMEOUT_S = 300.0
 _GAP = timedelta(days=1)
 """The catalog is rewritten every seven hours; less than this is no gap worth a note."""
 # A change of a plain file: links and submodules hold no prices.
@@ -57,8 +57,7 @@ class StoredPrices:
         sold: in how many of them there was a spot price.
         gone: when a version came in which there was a spot price no longer.
         newest: the prices of the newest version.
-        notes: what readers should know: unreadable versions, a history that is shorter than wanted,
-            or old.
+        notes: unreadable versions, or a history that is old or shorter than wanted.
     """
 
     source: ClassVar = "skypilot-catalog, stored versions"
@@ -98,10 +97,12 @@ class StoredPrices:
         return Signal(kind, self.region, self.last, self.source, data, refused, origin="cache")
 
     def check(self) -> None:
-        """Raise a MissingDataError if there never was a spot price."""
+        """Raise a MissingDataError if no version has a spot price."""
         if not self.sold:
-            what = f"{self.versions} versions of {self.cloud}/vms.csv"
-            raise MissingDataError(f"{self.folder}: {what} have no spot prices of {self.region}")
+            versions = f"{self.versions} versions of {self.cloud}/vms.csv"
+            raise MissingDataError(
+                f"{self.folder}: {versions} have no spot prices of {self.region}"
+            )
 
     def add(self, lines: Sequence[bytes], at_s: int, *, counts: bool) -> None:
         """Add the version of a time; ``counts``: whether it is of the wanted days."""
@@ -124,11 +125,11 @@ class StoredPrices:
         """Spot prices by type and zone. Raises DataError: it is no such file."""
         if not lines or not lines[-1].endswith(b"\n"):
             raise DataError("the file breaks off")
-        # To check a row takes a hundred times as long as to look for a region's name in it.
+        # Parsing a row takes a hundred times as long as searching it for the region's name.
         region = self.region.encode()
-        here = [line for line in lines[1:] if region in line.lower()]
-        table = parse(lines[0] + b"".join(here), self.cloud)
-        if not here:
+        of_region = [line for line in lines[1:] if region in line.lower()]
+        table = parse(lines[0] + b"".join(of_region), self.cloud)
+        if not of_region:
             return {}
         table = check(table)
         for (where, reason), rows in table.refused.items():
@@ -138,7 +139,7 @@ class StoredPrices:
         return {(o.instance_type, o.zone): o.spot for o in offers if o.spot is not None}
 
     def take_notes(self, now: datetime, *, complete: bool) -> None:
-        """Note what readers should know; ``complete``: one version is older than the days."""
+        """Add notes about gaps; ``complete``: whether a version older than the days was read."""
         folder = self.folder
         if not complete and self.first - (now - timedelta(days=self.days)) > _GAP:
             held = f"{(now - self.first) / timedelta(days=1):.1f} days, not {self.days}"
@@ -162,11 +163,11 @@ def read_stored_prices(
 ) -> dict[str, StoredPrices]:
     """The versions of the last ``days`` by region.
 
-    Each version is read once, whatever the number of regions. Blocks while git reads: a second for
-    about ten versions.
+    Each version is read once for all regions. Blocks while git reads: a second for about ten
+    versions.
 
     Raises:
-        DataError: no git, no clone, no version that can be read, or no end after minutes.
+        DataError: no git, no clone, no version that can be read, or git takes minutes.
         MissingDataError: no version of that time.
     """
     start_s = int((now - timedelta(days=days)).timestamp())
@@ -217,17 +218,18 @@ def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:
 
 
 def _git(folder: str, *words: str) -> bytes:
-    """What git says of a clone. Raises DataError: no git, no repository, or no answer."""
+    """The output of git in a clone. Raises DataError: no git, no repository, or a timeout."""
+    # Without the user's GIT_ variables: GIT_DIR, for one, would name another repository.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "--no-pager", "-c", "color.ui=false", "-C", folder, *words]
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=_LIMIT_S, env=environ | _OFFLINE
+            command, capture_output=True, timeout=_GIT_TIMEOUT_S, env=environ | _OFFLINE
         )
     except FileNotFoundError:
         raise DataError(f"{folder}: git is not installed") from None
     except subprocess.TimeoutExpired:
-        raise DataError(f"{folder}: git has not read it within {_LIMIT_S:.0f} s") from None
+        raise DataError(f"{folder}: git has not read it within {_GIT_TIMEOUT_S:.0f} s") from None
     if done.returncode:
         reason = next(iter(done.stderr.decode("utf-8", "replace").splitlines()), "git failed")
         raise DataError(f"{folder}: {reason}; 'git clone {REPOSITORY}' makes a clone")

@@ -32,14 +32,14 @@ def apply(
 
     Args:
         tables: what was measured.
-        catalog: what is known otherwise; it remains as it is when nothing concerns it.
-        workload: the beginning of the workload that counts, such as ``resnet50``; empty for the
-            rule.
+        catalog: the figures to replace; it is returned unchanged when no entry concerns it.
+        workload: the start of the workload that counts, such as ``resnet50``; empty: chosen by
+            the rule.
         among: all catalogs that are compared with this one, such as those of other regions: their
             eFLOPS must come to one scale.
 
     Raises:
-        RequestError: nothing was measured with this workload, or it is the beginning of several
+        RequestError: nothing was measured with this workload, or it is the start of several
             models.
     """
     entries = list(tables)
@@ -48,7 +48,7 @@ def apply(
         trained = _of_workload(trained, workload)
     types = {i.name: i for c in (*reversed(among), catalog) for i in c}
     applied = MeasuredCatalog(catalog, types)
-    # What cannot be used has no say in which workload counts.
+    # Unusable entries must not decide which workload counts.
     usable = _usable(applied, (e for e in trained if e.kind == "eflops" or e.sizes))
     speeds = [e for e in usable if e.kind == "eflops"]
     eflops_workload = choose_workload(speeds)
@@ -98,14 +98,14 @@ def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
 
 
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
-    """The entries of the workload that begins so.
+    """The entries whose workload starts with a text.
 
-    What is given is a whole word of it, or the beginning of one model's name.
+    The text is one or more whole parts of the workload, or the start of one model's name.
     """
     words = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
-    begins = [e for e in entries if e.workload.startswith(workload)]
-    if words or len({e.workload.partition("/")[0] for e in begins}) == 1:
-        return words or begins
+    matching = [e for e in entries if e.workload.startswith(workload)]
+    if words or len({e.workload.partition("/")[0] for e in matching}) == 1:
+        return words or matching
     known = ", ".join(sorted({e.workload for e in entries})) or "none, nothing was measured yet"
     raise RequestError("workload", workload, f"one that was measured: {known}")
 

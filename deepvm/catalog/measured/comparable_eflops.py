@@ -29,7 +29,7 @@ from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 
-FAR_APART = 1.25
+MAX_LINK_RATIO = 1.25
 """Links whose ratios differ by more than this factor make published figures estimates."""
 
 
@@ -107,7 +107,7 @@ class _Scale:
     @property
     def is_sure(self) -> bool:
         """Whether figures of the catalog count next to measured ones (rules 2 and 3)."""
-        return not self.estimated and self.spread <= FAR_APART - 1
+        return not self.estimated and self.spread <= MAX_LINK_RATIO - 1
 
     def bring(self, flops: float) -> float:
         """A measured figure on the scale that counts."""
@@ -168,7 +168,7 @@ class _Scale:
         )
 
     def doubt(self, rest: Sequence[InstanceType], chosen: str) -> str:
-        """What to think of the types that keep the catalog's figures."""
+        """A warning about the types that keep the catalog's figures."""
         link = f"what was measured here with {chosen} to the catalog's eFLOPS"
         others = f"{counted(len(rest), 'other type')} with figures of the catalog"
         if self.is_sure:

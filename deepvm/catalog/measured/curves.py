@@ -1,4 +1,4 @@
-"""Measured speed-up curves: which are used, for which types, and what they cannot be compared with.
+"""Measured speed-up curves: which are used, for which types, and which are not comparable.
 
 The throughput of a cluster is eFLOPS x S(n), so a curve must match the eFLOPS of its type and the
 curves of the types that it is ranked with. Speed-ups of two workloads may differ several times at
@@ -8,7 +8,7 @@ the same n. So:
    (or of its model), else the one measured on the most types, else the latest. Others are kept but
    rank nothing.
 2. Types that were not measured use the catalog's curves and eFLOPS, perhaps of another workload
-   (the paper does not name it): a doubt says so, and what to measure.
+   (the paper does not name it): a warning says so, and what to measure.
 """
 
 from __future__ import annotations
@@ -86,22 +86,20 @@ def apply_curves(
 def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
     if any(same_workload(e.workload, eflops_workload) for e in entries):
         return eflops_workload
-    # A curve that is too short to go by has a say only among its like.
+    # Curves that are too short to be a default decide only if all are.
     enough = [e for e in entries if e.sizes >= FEWEST_SIZES] or entries
     alike = [e for e in enough if e.workload.partition("/")[0] == eflops_workload.partition("/")[0]]
     return choose_workload(alike or enough)
 
 
 def _curve_doubts(entry: Entry, eflops_workload: str) -> Iterator[str]:
-    """What to think of one curve, next to eFLOPS of the same type."""
+    """Warnings about one curve, next to eFLOPS of the same type."""
     about = f"the curve of {entry.subject} was measured"
     if entry.local:
         yield f"{about} with processes of one machine, not with VMs"
     if entry.sizes < FEWEST_SIZES:
         sizes = counted(entry.sizes, "size")
-        yield (
-            f"{about} at {sizes} above 1, too few to go by: it counts only with --speedup measured"
-        )
+        yield (f"{about} at {sizes} above 1, too few: it counts only with --speedup measured")
     if not same_workload(entry.workload, eflops_workload):
         yield f"{about} with {entry.workload}, its eFLOPS with {eflops_workload}"
 
@@ -170,7 +168,7 @@ def _with_curves(
     if general is None or general.sizes < FEWEST_SIZES:
         return replace(instance, speedups=(*kept, *new))
     if instance.speedup_basis and not basis:
-        kept = []  # curves that were another type's say less than its own
+        kept = []  # curves of another type are worse than its own
     return replace(
         instance,
         speedups=(*kept, *new),

@@ -41,7 +41,7 @@ Time zones and small clock errors stay below.
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "sequence": "{}tok", "batch": "b{}"}
 _WORKLOAD |= dict.fromkeys(("dtype", "precision", "optimizer", "method", "software"), "{}")
 _USUAL = {"method": "ddp", "software": "eager"}
-"""What the name of a workload leaves out."""
+"""Default values, which the name of a workload leaves out."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Entry:
 
     @property
     def workload(self) -> str:
-        """What was trained in one word, ``resnet50/224px/b64/float32/adam``.
+        """The trained workload as one word, ``resnet50/224px/b64/float32/adam``.
 
         Empty for ``saturation``.
 
-        Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold
-        between workloads.
+        Figures are comparable only if all of it is the same: on one machine eFLOPS differ
+        seven-fold between workloads.
         """
         words = []
         trained = self.document.get("workload", {})
@@ -88,7 +88,7 @@ class Entry:
         """Name on the command line; measurements of one name are of the same thing."""
         if self.kind == "saturation":
             return ":".join([self.kind, *self.types, self.document["transport"]])
-        # What the processors of a GPU type do must never take the place of what its GPUs do.
+        # A run on the processors of a GPU type must never replace one on its GPUs.
         return f"{self.kind}:{self.subject}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
     @property
@@ -111,7 +111,7 @@ class Entry:
         return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
 
     def misfit(self, instance: InstanceType | None) -> str:
-        """Why it says nothing about the GPUs of its type; empty if it does."""
+        """Why the measurement is not of the type's GPUs; empty if it is."""
         gpu = instance and instance.gpu
         if instance is not None and gpu is None:
             if self.gpus:
@@ -126,7 +126,7 @@ class Entry:
         return ""
 
     def doubt(self, instance: InstanceType | None) -> str:
-        """That the machine names its GPUs and none is the type's; empty if not."""
+        """A warning if the machine names its GPUs and none is the type's; else empty."""
         if instance is None or instance.gpu is None or not self.gpus:
             return ""
         gpu = instance.gpu.name
@@ -244,14 +244,14 @@ class MeasuredCatalog:
         self.reasons |= {entry.name: text for entry in unused}
 
     def skip(self, entries: Iterable[Entry], workload: str) -> None:
-        """Of these entries those of another workload are not used."""
+        """Record that entries of another workload are not used."""
         for entry in entries:
             if entry.workload != workload:
                 reason = f"{workload} counts for {entry.subject}; --workload chooses"
                 self.reasons[entry.name] = reason
 
     def use(self, entries: Iterable[Entry], kind: str = "") -> None:
-        """These entries changed the catalog, as figures of a kind if not of their own."""
+        """Record that entries changed the catalog; ``kind``: as figures of another kind."""
         for entry in entries:
             about = (entry.subject, entry.workload, entry.measured_at, entry.value)
             runs = len(entry.steps) if kind == "steps" else 0
@@ -263,7 +263,7 @@ class MeasuredCatalog:
                 self.doubts.append(doubt)
 
     def finished(self, before: Catalog) -> MeasuredCatalog:
-        """With all of it in the catalog's provenance; as ``before`` if nothing concerns it."""
+        """The result, with all records in the provenance; ``before`` if there are none."""
         if not self.measured and not self.notes:
             return replace(self, catalog=before, doubts=[])
         about = self.catalog.provenance
@@ -287,8 +287,8 @@ def same_workload(one: str, other: str) -> bool:
 def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, float], ...]:
     """The steps of a speed-up curve's document, as :attr:`Entry.steps`.
 
-    Runs of which something is unknown are left out, and so is a run on a single machine that stands
-    for several VMs: it says nothing about VMs.
+    Incomplete runs are left out, and so is a run of several "VMs" on a single machine: it says
+    nothing about VMs.
     """
     workload = document["workload"]
     processes = workload.get("processes")

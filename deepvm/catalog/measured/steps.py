@@ -1,9 +1,10 @@
-"""Measured steps in the planner's words, and the speeds that follow from them.
+"""Measured steps in the planner's terms, and the speeds that follow from them.
 
-What was trained, on which type, and the law that the steps follow. ``deepvm profile scaling`` names
-its workload by what it trains (images of 224 pixels, float32), the planner by what a user asks for
-(resnet50, tf32). Only steps of the very workload that is asked for count: model, method, sequence
-or resolution, precision and software. The batch may differ, as the law knows batches.
+They consist of the workload, the type, and the law that the steps follow. ``deepvm profile
+scaling`` names its workload by what it trains (images of 224 pixels, float32), the planner by what
+a user asks for (resnet50, tf32). Only steps of the very workload that is asked for count: model,
+method, sequence or resolution, precision and software. The batch may differ, as the law knows
+batches.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 
 @dataclass(frozen=True)
 class TrainedWorkload:
-    """What was trained, in the words of ``recommend``; ``checkpointing``: None if unknown.
+    """What was trained, in the terms of ``recommend``; ``checkpointing``: None if unknown.
 
-    ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has
-    it.
+    ``by_cudnn``: whether float32 means torch's default, TF32 in convolutions where the GPU has it.
     """
 
     model: str
@@ -55,15 +55,15 @@ class TrainedWorkload:
         return gpu.precision(self.precision)
 
     def differs(self, workload: Workload, gpu: Accelerator, software: str) -> str:
-        """Why steps say nothing of a workload, in words; empty where they do."""
-        here = self.precision_on(gpu)
-        there = gpu.precision(workload.precision)
+        """Why steps do not apply to a workload, in words; empty if they do."""
+        own_precision = self.precision_on(gpu)
+        wanted_precision = gpu.precision(workload.precision)
         model = workload.model
         pairs = {
             self.model: model.name,
             self.method: workload.method.value,
             f"sequences of {self.sequence}": f"sequences of {model.sequence}",
-            here and here.value: there and there.value,
+            own_precision and own_precision.value: wanted_precision and wanted_precision.value,
             f"software {self.software}": f"software {software}",
         }
         for own, wanted in pairs.items():
@@ -250,7 +250,7 @@ class MeasuredPerformance(PublishedPerformance):
             ),
         )
         count, gpus = chosen.own.smallest
-        # In the network of another type where its own is unknown
+        # With this machine's network: that of the measured type may be unknown
         smallest = replace(machine, gpus=gpus / count)
         reference = self.parts(smallest, workload, np.array([float(count)]))
         return (of_measured if same else of_alike)(chosen.own, base, reference)

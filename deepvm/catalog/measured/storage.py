@@ -38,11 +38,11 @@ def replace_file(folder: Path, data: bytes) -> None:
     """
     current = folder / CURRENT
     try:
-        with hidden_path(current) as upcoming:
-            write_bytes(upcoming, data)  # all that needs room on the disk comes first
+        with hidden_path(current) as new_file:
+            write_bytes(new_file, data)  # first, so that a full disk changes nothing
             if not is_missing(current):
                 write_bytes(folder / PREVIOUS, current.read_bytes())
-            os.replace(upcoming, current)
+            os.replace(new_file, current)
         sync_folder(folder)
     except OSError as error:
         raise DataError(f"{current}: cannot be written: {os_reason(error)}") from None
@@ -63,12 +63,12 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:  # without a lock, two saves could lose each other's entries
         raise DataError(
             f"{error.filename or folder}: measured tables cannot be written: {os_reason(error)};"
-            " DEEPVM_DATA_DIR names another place"
+            " DEEPVM_DATA_DIR names another folder"
         ) from None
     if not free:
         raise DataError(
-            f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved, try"
-            " again"
+            f"another process has locked {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved,"
+            " try again"
         )
     try:
         yield

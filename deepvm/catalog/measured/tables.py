@@ -102,7 +102,7 @@ def own_folder() -> Path:
     folder = own_data_folder(os.environ)
     if folder is None:
         raise DataError(
-            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an"
+            "there is no folder for measured tables: no home folder, or XDG_DATA_HOME is not an"
             " absolute path; DEEPVM_DATA_DIR names one"
         )
     return folder
@@ -114,8 +114,8 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     Empty if nothing was measured.
 
     Raises:
-        CatalogFormatError: the file cannot be read, or is not what was written; names every problem
-            with its place.
+        CatalogFormatError: the file cannot be read, or is damaged; names every problem with its
+            location.
     """
     chosen = folder or own_data_folder(os.environ)
     if chosen is None:
@@ -139,7 +139,7 @@ def _read_if_any(path: Path, note: str) -> Tables:
 
 
 def open_tables(name: str) -> Tables | None:
-    """What ``--tables`` means: ``auto`` for the user's own, ``paper`` for none (None), or a file.
+    """The tables of ``--tables``: ``auto`` for the user's own, ``paper`` for None, or a file.
 
     Raises:
         RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as
@@ -206,7 +206,7 @@ def entry_of(
     known_types = {key: types.get(key) or str(own.get(key) or "") for key in TYPES[kind]}
     refuse_missing_types(kind, known_types)
     entry = Entry(kind, measured_at, document, tuple(known_types.values()))
-    # Through text and back: what is kept is what a file can hold, whoever made the document.
+    # Through text and back, so that the entry is equal to the one that a later run will read.
     tree = TABLES.tree(encode_tables(Tables((entry,))).decode(), name)
     tree.read_lines = dict
     # Without entries[0].document
@@ -231,7 +231,7 @@ def save_entries(
     Of several measurements of one name, the last is kept. Returns the tables before and after.
 
     Raises:
-        DataError: the tables there cannot be read, locked or written; whatever was there is
+        DataError: the tables there cannot be read, locked or written; the files are
             unchanged.
     """
     path = Path(folder)

@@ -29,14 +29,14 @@ class PublicFile:
     Attributes:
         url: without user and password. what: its name in errors. variable: the setting that names
             another address.
-        again: what to do if it cannot be had, in words.
+        advice: what to do if the download fails, in words.
         total_s: for the whole file. max_bytes: of the file, unpacked.
     """
 
     url: str
     what: str
     variable: str
-    again: str = "try again later"
+    advice: str = "try again later"
     total_s: float = 60.0
     max_bytes: int = 64 * 2**20
 
@@ -48,7 +48,7 @@ class PublicFile:
 
     def unreadable(self, detail: str) -> CloudError:
         """The error for a file with other content."""
-        advice = f"{self.again}; see that {self.variable} is right if it is set"
+        advice = f"{self.advice}; if {self.variable} is set, check its value"
         return CloudError(self.what, "reply", detail, advice)
 
 
@@ -72,14 +72,14 @@ def download(file: PublicFile) -> DownloadedFile:
     why = "network"
     try:
         with request.build_opener(_SafeRedirects).open(
-            _asking(file.url), timeout=timeout_s
+            _request_to(file.url), timeout=timeout_s
         ) as reply:
             return DownloadedFile(_body(reply, file, end), _written_at(reply))
     except HTTPError as error:
         error.close()
         why = "throttled" if error.code in (429, 503) else "reply"
         detail = f"the server says {error.code} {redact(error.reason)}"
-        raise CloudError(file.what, why, detail, file.again) from None
+        raise CloudError(file.what, why, detail, file.advice) from None
     except (gzip.BadGzipFile, zlib.error):
         raise file.unreadable("the file is not packed as the server says") from None
     except (OSError, EOFError, HTTPException, ValueError) as error:
@@ -100,8 +100,8 @@ def shown(url: str) -> str:
     return redact(url.partition("?")[0])
 
 
-def _asking(url: str) -> request.Request:
-    # Nothing but these: urllib knows no .netrc and keeps no cookies.
+def _request_to(url: str) -> request.Request:
+    # No other headers: urllib reads no .netrc and keeps no cookies.
     return request.Request(url, headers={"User-Agent": "deepvm", "Accept-Encoding": "gzip"})
 
 
@@ -116,7 +116,7 @@ def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
             raise file.unreadable(f"the file is larger than {file.max_bytes // 2**20} MiB")
         if time.monotonic() > end:
             late = f"the file was not complete after {file.total_s:g} s"
-            raise CloudError(file.what, "timeout", late, file.again)
+            raise CloudError(file.what, "timeout", late, file.advice)
     promised = reply.headers.get("Content-Length", "")
     if not packed and promised.isdigit() and len(body) < int(promised):
         raise EOFError(f"the file broke off after {len(body)} of {promised} bytes")
@@ -147,8 +147,8 @@ class _SafeRedirects(request.HTTPRedirectHandler):
         downgraded = req.type == "https" and not newurl.lower().startswith("https:")
         if followed is None or downgraded or not _on_the_web(newurl):
             return None  # which makes an HTTPError
-        # urllib's own would carry the password of a proxy on to a host that no proxy stands before.
-        return _asking(followed.full_url)
+        # urllib's own request would send the password of a proxy to a host without a proxy.
+        return _request_to(followed.full_url)
 
 
 def _on_the_web(url: str) -> bool:

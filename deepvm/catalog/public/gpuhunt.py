@@ -81,7 +81,9 @@ def _cells(row: Cells, cloud: str) -> Cells | None:
     if market is None or not row["price"]:
         raise BadRowError("unreadable price or market")
     row |= {"on_demand": "", "spot": ""} | {market: row["price"]}
-    row["instance_type"] = row["instance_type"].replace(" ", "_")  # no command could hold blanks
+    row["instance_type"] = row["instance_type"].replace(
+        " ", "_"
+    )  # a name on a command line has no spaces
     if cloud == "runpod" and row["gpu"]:
         # RunPod's names are of GPUs, one for pods with any number of them.
         row["instance_type"] = f"{row['gpu_count']}x_{row['instance_type']}"
@@ -103,5 +105,5 @@ def _is_foreign(row: Cells, cloud: str) -> bool:
         return True
     if cloud == "runpod":  # machines of others are known by their country
         return bool(_COUNTRY.fullmatch(row["region"]))
-    # GPUs that are attached to a type of one name, with several GPUs and prices
+    # GPUs that are attached to N1 types: several numbers of GPUs and prices under one name
     return cloud == "gcp" and gpu != "" and name.startswith("n1-")

@@ -1,7 +1,7 @@
-"""Which offers of a public catalog can be true, and whether the whole file can.
+"""Check which offers of a public catalog are plausible, and whether the whole file is.
 
-What breaks a rule is left out and counted. A file in which much breaks is refused: then nothing in
-it is trusted, and what was fetched before stays.
+Offers that break a rule are left out and counted. A file with many of them is refused as a whole,
+and the previous file stays in use.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEAST_SPOT_SHARE, MOST_SPOT_SHARE = 0.02, 10.0
 MOST_BROKEN = 0.1
 """Share of a file's rows above which it is refused."""
 LEAST_SHARE = 0.6
-"""Of what one GPU costs on demand in the dearest region; less is what reserved GPUs cost.
+"""Least share of the highest price of one GPU in any region; lower prices are of reserved GPUs.
 
 GCP's own prices of one model differ by 0.62 at most (L4);
 its calendar mode of the Dynamic Workload Scheduler costs 0.33 (H100) to 0.58 (A100) of the price in
 us-central1 (skypilot-catalog v8/gcp, 2026).
 """
 _FEWEST_ROWS = 10
-"""Below which a file is not judged by a share: one bad row of three says little."""
+"""Smaller files are not judged by a share: one bad row of three says little."""
 
 CONFLICT = "two prices for one type and place"
 WRONG_MEMORY = "GPU memory that the model does not have"
@@ -90,8 +90,8 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
     """The offers, without prices that are far from those of their peers.
 
     Peers on demand have the same GPU, or are of one family of CPU types. Spot prices are compared
-    with those of one type in all its zones, because a market follows what is free in each: between
-    types of one family they differ by more than the rule allows, and truly.
+    with those of one type in all its zones only: between types of one family real spot prices
+    differ by more than the rule allows.
     """
     peers: dict[str, list[float]] = defaultdict(list)
     for offer in offers:
@@ -141,7 +141,7 @@ def _unit_price(offer: Offer) -> float:
 def without_reserved(offers: Sequence[Offer], model: Callable[[Offer], object]) -> list[Offer]:
     """The offers, without prices on demand that are those of reserved GPUs.
 
-    These are known by what one GPU of the ``model`` costs elsewhere.
+    They are recognized by the price of one GPU of the ``model`` in other regions.
     """
     by_model: dict[object, list[float]] = defaultdict(list)
     for offer in offers:

@@ -60,7 +60,7 @@ def csv_rows(
         raise DataError(f"the file is no CSV ({error})") from None
 
 
-# How GPUs are connected and built in: one model, so one speed in the published tables.
+# Suffixes for sockets and memory: these are one model, with one speed in the published tables.
 _SUFFIX = re.compile(r"[- ]?(SXM[0-9]?|PCI-?E|NVL|MEGA|[0-9]+GB)\b", re.IGNORECASE)
 _MEMORY = re.compile(r"[- ]([0-9]+)GB\b", re.IGNORECASE)
 
@@ -78,14 +78,14 @@ def gpu_name(name: str) -> str:
 
 
 def memory_in_name(name: str) -> str:
-    """GiB that a name says: 80 of ``A100-80GB``, empty if it says nothing."""
+    """GiB in a name: 80 of ``A100-80GB``; empty without any."""
     memory = _MEMORY.search(name)
     return memory[1] if memory else ""
 
 
 @lru_cache(maxsize=1024)
 def memory_fits(model: str, memory_gib: float) -> bool:
-    """Whether a model is made with so much memory; models that are not known have any."""
+    """Whether a model exists with so much memory; unknown models may have any."""
     sizes = {a.memory_gib for a in accelerators() if a.name == model}
     sizes.update(read_data(GPUS)["other_memory_gib"].get(model, ()))
     return not sizes or any(abs(memory_gib - s) <= _SPREAD * s for s in sizes)
@@ -95,13 +95,13 @@ def memory_fits(model: str, memory_gib: float) -> bool:
 _Count = Annotated[int, BeforeValidator(float), Field(gt=0, lt=1e9)]
 _Gib = Annotated[float | None, Field(gt=0, lt=1e9)]
 _Price = Annotated[str | None, BeforeValidator(price_text)]
-# What a downloaded file says is printed and becomes the name of a folder.
+# Names from a downloaded file are printed, and become names of folders: allow nothing else.
 _Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$", title="name")]
 _Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", title="name")]
 
 
 class Offer(BaseModel):
-    """A type of VM in one zone, or in a region where the cloud or the source tells no zones apart.
+    """A type of VM in one zone, or in a region where the cloud or the source has no zones.
 
     Attributes:
         zone: empty where zones are not distinguished. memory_gib: main memory, None if unknown.
@@ -147,8 +147,8 @@ class Rows:
                 self.refused[region, str(error)] += 1
             except ValidationError as error:
                 name = str(error.errors()[0]["loc"][0])
-                what = Offer.model_fields[name].title or name
-                self.refused[region, f"unreadable {what}"] += 1
+                field_title = Offer.model_fields[name].title or name
+                self.refused[region, f"unreadable {field_title}"] += 1
 
     def _add(self, cells: Cells | None) -> None:
         if cells is None or not (cells["on_demand"] or cells["spot"]):
@@ -164,7 +164,7 @@ class Rows:
 
 
 def signals_of(table: Rows, **about: Any) -> list[Signal]:
-    """What a source says of each region, by kind; a kind of which it says nothing is absent.
+    """The signals of each region by kind; kinds without data are absent.
 
     Refused rows are counted with the specifications of their region. ``about``: what all signals
     have in common.
@@ -192,8 +192,8 @@ def _of_region(offers: Sequence[Offer]) -> dict[str, Any]:
         if o.zone:
             zones[o.instance_type].append(o.zone)
         if o.on_demand is not None:
-            # Zones of a region have one price; where a source says otherwise, the higher one
-            # promises too little.
+            # Zones of a region have one on-demand price; where a source has several, the highest is
+            # the safe one.
             held = on_demand.get(o.instance_type, "0")
             on_demand[o.instance_type] = max(held, o.on_demand, key=Decimal)
         if o.spot is not None:

@@ -1,7 +1,7 @@
 """Prices of public catalogs: from the source's own cache, or downloaded, all regions at once.
 
-Each source keeps what it said in a cache of its own, next to that of the cloud's API: where they
-disagree both stay, and the newer one is used.
+Each source has its own cache, next to that of the cloud's API: where they disagree both stay, and
+the newer one is used.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
 AUTO = "auto"
 NONE = "none"
 OFF = "none"
-"""Instead of a source's address: it is never asked nor read."""
+"""Value of a source's address variable that switches the source off."""
 
 QUICK_S = 2.0
-"""For a command whose answer does not depend on it."""
+"""Wait of a command that has other prices."""
 ALONE_S = 20.0
-"""For a command that has no other prices."""
+"""Wait of a command that has no other prices."""
 SLOW_S = 120.0
-"""For a command that asks for prices of this source."""
+"""Wait of a command that asks for this source."""
 _READING_S = 5.0
-"""For reading a file after it came, which takes a second for AWS's."""
+"""Extra time to parse a file, which takes a second for AWS's."""
 
 _FILE = SignalRequest("all-regions", REGIONS)
-"""Where what concerns the whole file is kept; no region has this name."""
+"""Key of the cached facts about the whole file; no region has this name."""
 
 Signals = dict[SignalRequest, Signal]
 
 
 @dataclass
 class PublicCatalog(PriceSource):
-    """What one public catalog says of one cloud.
+    """The prices that one public catalog has of one cloud.
 
     Attributes:
         cache: the source's own.
@@ -95,7 +95,7 @@ class PublicCatalog(PriceSource):
         return () if about is None else tuple(about.data)
 
     def latest(self, regions: Sequence[str]) -> Signals:
-        """What is in the cache if that is fresh in every region, else what the source says."""
+        """The cached signals if they are fresh in every region, else those of a new download."""
         kept = {}
         for request in (SignalRequest(r, k) for r in regions for k in KINDS):
             signal = self.cache.read(*request, self.now)
@@ -131,7 +131,7 @@ class PublicCatalog(PriceSource):
         else:
             for signal in sorted(signals, key=lambda s: s.region not in first):
                 self.cache.write(signal, self.now)
-            # Last: while it is old, the next command asks again.
+            # Last, after all signals: if this is interrupted, the next command downloads again.
             regions = list(dict.fromkeys(s.region for s in signals))
             about = replace(signals[0], kind=REGIONS, region=_FILE.region, data=regions, refused={})
             self.cache.write(about, self.now)
@@ -139,7 +139,7 @@ class PublicCatalog(PriceSource):
         return {}
 
     def _read(self, total_s: float) -> list[Signal]:
-        # Most commands read the cache, and need nothing of this.
+        # Imported here: most commands only read the cache.
         from deepvm.catalog.public.integrity import check
         from deepvm.catalog.public.offers import signals_of
 
@@ -159,7 +159,7 @@ class PublicCatalog(PriceSource):
         from concurrent.futures import TimeoutError as LateError
 
         self.progress(f"asking {self.source.title} for prices of {self.cloud.name}")
-        # A copy: one that is given up may set its error much later.
+        # A copy: after a timeout the thread may set its error much later.
         other = replace(self)
         total_s = min(wait_s, 60.0)
         (future,) = run_in_daemons(lambda r: other.refresh(r, total_s), [regions], 1, "public")
@@ -173,12 +173,12 @@ class PublicCatalog(PriceSource):
         return signals
 
     def _remember(self, error: CloudError) -> None:
-        """What fails slowly is remembered for a while: not every command waits for it."""
+        """Set the error, and cache it if it was slow, so that later commands do not wait again."""
         self.error = error
         remember_failure(self.failures, _FILE, error, self.now)
 
     def _completed(self, signal: Signal) -> Signal:
-        """Specifications with what vendors, the type's name and the snapshot add."""
+        """Specifications completed by vendors' data, the type's name and the snapshot."""
         if signal.kind != SPECS:
             return signal
         known: dict[str, Any] = {}
@@ -223,7 +223,7 @@ def public_catalogs(
 
 
 def cache_of(cloud: str, source: PublicSource) -> Cache:
-    """The cache of what a source says of a cloud."""
+    """The cache of a source's prices of a cloud."""
     folder = default_folder(cloud)
     if folder is None:
         own = None

@@ -114,7 +114,7 @@ def _gcp(rows: Iterable[Cells]) -> Rows:
         if not row["gpu"]:
             hosts.append(row)
             return None
-        # They are read like a type of their name; what they are built into has the vCPUs.
+        # A row of GPUs has no vCPUs: those are in the row of the host.
         return _cells(row | {"instance_type": row["gpu"], "vcpus": "1"}, "gcp")
 
     table = Rows()

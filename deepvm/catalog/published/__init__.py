@@ -1,1 +1,1 @@
-"""What others have measured, from ``data/performance``: models, GPUs, networks and steps."""
+"""Published measurements in ``data/performance``: models, GPUs, networks and steps."""

@@ -1,4 +1,4 @@
-"""How good predictions are: each published run predicted from all others."""
+"""Accuracy of predictions: each published run predicted from all others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from deepvm.core.units import Z80
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong together.
-
-    How many, the errors of their predictions, and how often the interval held.
-    """
+    """Runs that belong together: their number, prediction errors, and coverage of the interval."""
 
     name: str
     runs: int
@@ -50,7 +47,7 @@ class PublishedCheck:
 
     @property
     def kept(self) -> bool:
-        """Whether what is promised holds."""
+        """Whether the promised accuracy holds."""
         held = self.promised["coverage"]
         near = all(group.median <= self.promised["median_error"] for group in self.gpus)
         return near and bool(held["min"] <= self.total.coverage <= held["max"])
@@ -80,7 +77,7 @@ def check_published() -> PublishedCheck:
 
 
 def _group(name: str, off: FloatArray, sd: FloatArray) -> Group:
-    """``off``: how far predictions are off, ``sd``: their doubt; on a logarithmic scale."""
+    """``off``: errors of predictions, ``sd``: their standard deviation; on a logarithmic scale."""
     median, p90 = np.quantile(np.expm1(off), [0.5, 0.9])
     width = np.median(np.expm1(Z80 * sd))
     held = (off <= Z80 * sd).mean()

@@ -1,6 +1,6 @@
-"""What clouds charge besides VMs, from ``data/rates/CLOUD.json``.
+"""Rates of clouds for costs besides VMs, from ``data/rates/CLOUD.json``.
 
-There is one file for each cloud, found by its name.
+There is one file for each cloud.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTS = {"address": AddressRate, "nat": NatRate, "egress": EgressRate, "bucket"
 
 
 def rates_of(cloud: str, region: str = "") -> Rates | None:
-    """The rates of a cloud for VMs in a region; None where no file says any."""
+    """The rates of a cloud for VMs in a region; None for clouds without a file."""
     if not (data_folder() / "rates" / f"{cloud}.json").is_file():
         return None
     return replace(_read(cloud), asked_region=region)

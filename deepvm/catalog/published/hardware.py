@@ -1,7 +1,4 @@
-"""GPUs and networks from ``data/performance``.
-
-Data sheets, and what an all-reduce sees of a network.
-"""
+"""GPUs (data sheets) and networks (effective bandwidths) from ``data/performance``."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from deepvm.io.user_dirs import read_data
 
 GPUS = "performance/gpus.json"
 ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
-"""What AWS gives one flow, and one in a cluster placement group.
-
-From the EC2 User Guide, network bandwidth.
-"""
+"""AWS's limits for one flow, outside and inside a cluster placement group (EC2 User Guide)."""
 _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
 _EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
@@ -31,8 +25,8 @@ had, of 25 Gbit/s on Azure, 13.6 (NVIDIA/nccl-tests issue 83), of 32 on Google C
 (NVIDIA/nccl issue 209), and of 100 in a cluster 32 to 48 (issue 450).
 """
 _UNKNOWN_GBPS = 10.0
-_FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
-# Where not even its bandwidth is known, a ring is not believed: it comes after all others
+_FEW_VMS = 4  # trusted size of a ring over a network of which nothing is published
+# Where not even its bandwidth is known, no ring is trusted: it ranks after all others
 _ONE_VM = 1
 
 
@@ -47,7 +41,7 @@ def _gpus() -> dict[Accelerator, dict[str, Any]]:
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """All GPUs that are known."""
+    """All known GPUs."""
     return tuple(_gpus())
 
 
@@ -111,6 +105,6 @@ def interconnect(
         basis = f"{effective:g} of its {sustained:g} Gbit/s over TCP is assumed"
         if sustained_gbps is None:
             fitted_vms = _ONE_VM
-            basis = f"nobody says what network it has, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
+            basis = f"its network is unknown, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
     basis = f"{basis}; no more is published"
     return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, basis, sustained / 8)

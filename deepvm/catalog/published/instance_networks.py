@@ -1,6 +1,6 @@
-"""What vendors say of the networks of their VMs: ``data/performance/instance_networks.json``.
+"""Networks of VMs as vendors state them: ``data/performance/instance_networks.json``.
 
-What an all-reduce sees of these networks is another matter:
+The effective bandwidth of an all-reduce is another matter:
 :func:`deepvm.catalog.published.hardware.interconnect`.
 """
 
@@ -21,7 +21,7 @@ def network_of(cloud: str, instance_type: str) -> Mapping[str, Any]:
     """The row of a type of a cloud; empty if unknown.
 
     Clouds are ``aws``, ``gcp``, ``azure``, ``lambda``, ``nebius`` and ``runpod``. Bandwidths are in
-    Gbit/s, of one VM and one direction; what the vendor does not say is null or absent:
+    Gbit/s, of one VM and one direction; unknown values are null or absent:
 
     - ``nominal_gbps``: at most, between VMs. ``baseline_gbps``: always, or in every region, where
       that is not the nominal bandwidth.
@@ -40,7 +40,7 @@ def network_of(cloud: str, instance_type: str) -> Mapping[str, Any]:
 
 
 def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
-    """What a type's network is, as in the signal of specifications.
+    """The bandwidths of a type, as in the signal of specifications.
 
     That is for all but GPUs with cards of their own. Empty if unknown; else ``baseline_gbps``, what
     a VM without GPUs, such as a memory node, can be sent for long, and ``peak_gbps``.

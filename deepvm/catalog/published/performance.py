@@ -1,4 +1,4 @@
-"""How fast types of VMs train a workload, by what is published: the planner's source of speeds."""
+"""Training speeds of VM types from published data: the planner's source of speeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hugging Face Transformers train adapters with PEFT.
 
 
 CALIBRATION = "performance/calibration.json"
-"""What the published steps teach; a test learns again and compares."""
+"""Effects learned from the published steps; a test learns them again and compares."""
 
 
 @dataclass(frozen=True)
@@ -144,23 +144,23 @@ class PublishedPerformance:
                 f"a number that divides {gpus} GPUs evenly, with at most {MOST_IN_A_VM} in a VM"
             )
             raise RequestError("nodes", nodes, allowed)
-        # A part of a machine has a part of its network.
+        # Part of a machine gets the same part of its network.
         share = min(1.0, gpus / nodes / each)
         network = usual.interconnect
         network = replace(
             network, gb_per_s=network.gb_per_s * share, line_gb_per_s=network.line_gb_per_s * share
         )
         machine = replace(usual, gpus=gpus // nodes, interconnect=network)
-        found = self.of_machine(machine, workload, np.array([float(nodes)]))
-        if isinstance(found, str):
+        speed = self.of_machine(machine, workload, np.array([float(nodes)]))
+        if isinstance(speed, str):
             allowed = f"one that {gpu.name} has: {', '.join(gpu.peak_tflops)}"
             raise RequestError("precision", workload.precision.value, allowed)
-        return found
+        return speed
 
 
 @lru_cache(maxsize=1000)
 def _predicted(setup: TrainingSetup, vms: tuple[float, ...]) -> TrainingSpeed:
-    """The prediction: regions and commands ask for the same ones again."""
+    """The prediction, cached because regions and commands ask for the same ones."""
     known = calibration()
     key = key_of(setup.workload, setup.machine.accelerator, setup.precision)
     sizes = np.array(vms, dtype=np.float64)

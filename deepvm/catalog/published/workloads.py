@@ -26,12 +26,9 @@ _FACTORS |= {"billion": 1e9, "bn": 1e9, "trillion": 1e12}
 _SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
 _TOKENS_AT_ONCE = 16_384
-"""Of each GPU and step for a model of which no batch is known."""
+"""Of each GPU and step for a model without a known batch."""
 SHARDED_FROM = 1e9
-"""Parameters from which on ``auto`` shards.
-
-Their state, 18 GB, leaves little room for activations on GPUs of 24 GB.
-"""
+"""Parameters from which ``auto`` shards: 18 GB of state leave little for activations in 24 GB."""
 _SHAPE = ("layers", "hidden", "vocabulary", "gated")
 """Of a row of presets, or a file: the fields of :class:`Transformer`."""
 _MOST = 10_000_000
@@ -111,7 +108,7 @@ def read_model(path: str) -> Model:
     layers, hidden, vocabulary, gated = (values.pop(key, None) for key in _SHAPE)
     values.setdefault("name", file.stem)
     if values["name"] in presets():
-        # What was published of that one says little about this one.
+        # A name of its own: published runs of the preset must not count for the user's model.
         values["name"] += f" ({file.name})"
     values.setdefault("unit", "tokens" if layers else "images")
     values.setdefault("source", f"{file.name}, given by the user")

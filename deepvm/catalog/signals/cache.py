@@ -2,15 +2,15 @@
 
 ::
 
-    <folder>/us-east-1/spot.json                      what everybody sees
-    <folder>/us-east-1/account-<tag>/quotas.json      what depends on who asks
+    <folder>/us-east-1/spot.json                      the same for all accounts
+    <folder>/us-east-1/account-<tag>/quotas.json      different for each account
 
     {"schema_version":"deepvm.signal/1","sha256":"<of every byte from line 2 on>",
     "kind":"spot","region":"us-east-1","fetched_at":"...","observed_at":"...","source":"...",
      "refused":{},"dated":true,"data":{...}}
 
-Whatever is wrong with the cache (damaged files, a full disk, a read-only folder) costs a note and a
-new request to the source, never the run.
+Problems of the cache (damaged files, a full disk, a read-only folder) cost a note and a new request
+to the source, and never end the run.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def default_folder(cloud: str = "aws") -> Path | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache, or what is absent from it or stands in for it.
+    """A file of the cache, or a placeholder for an absent one or a snapshot.
 
-    ``problem`` says why there is no signal.
+    ``problem``: why there is no signal.
     """
 
     region: str
@@ -104,7 +104,7 @@ class Cache:
         return self.folder is not None and not self._write_failed
 
     def take_notes(self) -> tuple[str, ...]:
-        """What went wrong since the last call, each thing once."""
+        """Notes about problems since the last call, without duplicates."""
         notes = tuple(self._notes)
         self._notes = {}
         return notes
@@ -120,7 +120,7 @@ class Cache:
         return entry.signal
 
     def write(self, signal: Signal, fetched_at: datetime) -> bool:
-        """Keep a signal; whether that worked. A failure is noted once and is no error."""
+        """Write a signal; False if that failed, which is noted once and is no error."""
         path = self._path(signal.region, signal.kind)
         if path is None:
             self._cannot_write("there is no home folder to keep it in")
@@ -190,7 +190,9 @@ class Cache:
 
     def _cannot_write(self, reason: str) -> None:
         if not self._write_failed:
-            self._note(f"the cache is not written ({reason}); DEEPVM_CACHE_DIR names another place")
+            self._note(
+                f"the cache is not written ({reason}); DEEPVM_CACHE_DIR names another folder"
+            )
         self._write_failed = True
 
 
@@ -215,7 +217,7 @@ def _load(path: Path) -> Signal | None:
     head = json.loads(f"{first}}}")
     if head["schema_version"] != SCHEMA_VERSION:
         return None
-    # Also of the times: a flipped digit in fetched_at would pass an old price as new.
+    # The digest covers the times, too: a flipped digit in fetched_at would make an old price new.
     if head["sha256"] != hashlib.sha256(sealed.encode()).hexdigest():
         raise ValueError("its bytes do not match its sha256")
     body = json.loads(f"{{{sealed}")

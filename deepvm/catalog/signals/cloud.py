@@ -1,6 +1,7 @@
-"""What deepvm asks of a cloud.
+"""The interface of a cloud.
 
-A cloud that deepvm asks itself is a folder of ``catalog/clouds``; others are an entry of a table.
+A cloud with an API that deepvm calls is a folder of ``catalog/clouds``; others are an entry of a
+table.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ class Check:
 
 @dataclass(frozen=True)
 class CloudRules:
-    """How a cloud sells VMs and takes them back, as far as plans depend on it.
+    """How a cloud sells and preempts VMs, as far as plans depend on it.
 
     Attributes:
         grace_s: from the first warning until a spot VM is gone; 0 where no spot VMs are sold.
-        has_cpu_vms: whether VMs without GPUs can stand beside those with, to hold checkpoints.
-        regions_alike: its catalogs list every type in every region, so that comparing regions says
-            nothing.
-        sources: where each of these is from and as of when, by attribute.
+        has_cpu_vms: whether there are VMs without GPUs, to hold checkpoints.
+        regions_alike: its catalogs list every type in every region, so that comparing regions is
+            useless.
+        sources: source and date of each of these, by attribute.
     """
 
     grace_s: float
@@ -94,22 +95,21 @@ def _no_words(instance: InstanceType, count: int, market: Market) -> str:
 class Cloud:
     """One cloud. Nothing is loaded, read or sent until a method needs it.
 
-    What is here is for a cloud of which deepvm knows what public catalogs list: it asks the cloud
-    itself nothing, and needs no account.
+    The methods here are for a cloud that deepvm knows from public catalogs only: they send the
+    cloud no requests, and need no account.
 
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
-        title: in messages. rules: how it sells and takes back machines.
+        title: in messages. rules: how it sells and preempts VMs.
         region_form: of a region's name.
         default_region: where most types are offered.
-        has_api: whether deepvm can ask the cloud itself; else there are only public catalogs of its
-            prices.
-        kinds: the signals of its catalogs; a history of prices is added on request.
+        has_api: whether deepvm has a client of the cloud's API; else there are only public
+        catalogs. kinds: the signals of its catalogs; a history of prices is added on request.
         quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where
             nothing limits.
         quota_family: the family whose quota a type's vCPUs count against, by its name.
-        quota_words: the quota that so many VMs of a type need where none of ``quota_names`` says
-            it, in words; empty where nothing is known.
+        quota_words: in words, the quota that so many VMs of a type need, where ``quota_names`` has
+            none; empty if unknown.
         region_variables: of the environment; the first that is set names the user's own region.
         burstable: types that run at full speed only for a while, by name.
         not_on_demand: types that cannot be rented on demand, though catalogs have such a price.
@@ -135,7 +135,7 @@ class Cloud:
         return SPOT in self.kinds
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        """What a type's name says of it, as in the signal of specs: public catalogs lack it."""
+        """Facts that follow from a type's name, as in the signal of specs: catalogs lack them."""
         facts = {}
         if re.fullmatch(self.burstable, type_name):
             facts["burstable"] = True
@@ -198,9 +198,11 @@ class Cloud:
         """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
         raise self._not_asked("spot placement scores")
 
-    def _not_asked(self, what: str) -> CloudError:
-        detail = f"deepvm asks {self.title} nothing, it only reads public catalogs of its prices"
-        return CloudError(what, "reply", detail, "leave the option out")
+    def _not_asked(self, subject: str) -> CloudError:
+        detail = (
+            f"deepvm only reads public catalogs of {self.title}'s prices, and has no API client"
+        )
+        return CloudError(subject, "reply", detail, "leave the option out")
 
     def cache(self, profile: str) -> Cache:
         """Where this cloud's signals are kept."""
@@ -210,7 +212,7 @@ class Cloud:
 
     @property
     def data(self) -> Path:
-        """The files that come with deepvm for this cloud."""
+        """The folder with deepvm's data files for this cloud."""
         return data_folder() / self.name
 
     def snapshot_regions(self) -> tuple[str, ...]:

@@ -15,9 +15,7 @@ _Result = TypeVar("_Result")
 def run_in_daemons(
     work: Callable[[_Item], _Result], items: Sequence[_Item], at_once: int, name: str
 ) -> list[Future[_Result]]:
-    """Work on items in at most ``at_once`` daemon threads.
-
-    What is cancelled meanwhile is not started.
+    """Work on items in at most ``at_once`` daemon threads; cancelled ones are not started.
 
     No ThreadPoolExecutor: Python waits for its threads, even after Ctrl-C, and a cloud may stay
     silent for minutes.

@@ -1,8 +1,7 @@
 """Sources of signals, and the one that is a cloud itself: many requests at once into the cache.
 
-What fails slowly is remembered for five minutes (a negative cache), so that not every command waits
-for it. Refused credentials and permissions are not: they fail fast, and may have been repaired
-since.
+Slow failures are remembered for five minutes (a negative cache), so that not every command waits
+for them. Refused credentials and permissions are not: they fail fast, and may be repaired by then.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ GIVE_UP_S = 420.0
 Providers take a few minutes at most.
 """
 
-PATIENCE_S = 60.0
-"""The same for ``auto``, which then uses what is there."""
+AUTO_GIVE_UP_S = 60.0
+"""The same for ``auto``, which then uses stored signals."""
 
 PUBLIC = frozenset({ADVISOR})
 """Kinds that need no credentials."""
@@ -42,7 +41,7 @@ SLOW_REASONS = frozenset({"network", "timeout", "throttled"})
 
 
 class SignalRequest(NamedTuple):
-    """A signal that is wanted."""
+    """Names a signal by region and kind."""
 
     region: str
     kind: str
@@ -50,9 +49,9 @@ class SignalRequest(NamedTuple):
 
 @dataclass
 class Quotes:
-    """What a source says, each signal with its age and source, and why others are missing.
+    """The signals that a source has, and why others are missing.
 
-    ``seconds``: how long each took. What the source does not know is in none of them.
+    ``seconds``: how long each took. Signals that the source does not have are in none of these.
     """
 
     signals: dict[SignalRequest, Signal] = field(default_factory=dict)
@@ -64,14 +63,14 @@ class PriceSource(ABC):
     """Where signals come from.
 
     Attributes:
-        settles: whether its answers, while they are fresh, end the search; else the newest counts.
+        settles: whether a fresh answer ends the search; else the newest of all sources counts.
     """
 
     settles = True
 
     @abstractmethod
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        """What it knows of these."""
+        """The signals of these requests that it has."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ class CloudApi(PriceSource):
                 remember_failure(self.cache, request, answer, self.now)
             self.progress(f"{request.region}: {title(request.kind)} {result} ({seconds:.1f} s)")
 
-        give_up_s = GIVE_UP_S if self.patient else PATIENCE_S
+        give_up_s = GIVE_UP_S if self.patient else AUTO_GIVE_UP_S
         left = dict(zip(run_in_daemons(ask, asked, AT_ONCE, "fetch"), asked, strict=True))
         try:
             while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
@@ -166,7 +165,7 @@ def answer_of(provider: Provider, region: str, now: datetime) -> Signal | CloudE
 
 
 def failure_of(source: str, error: Exception, advice: str) -> CloudError:
-    """What went wrong in reading a source: a bug in a reader costs only that source."""
+    """A CloudError for any error of a source, so that a bug in a reader costs only that source."""
     if isinstance(error, CloudError):
         return error
     # The text of a foreign error may quote secrets
@@ -189,7 +188,7 @@ def recent_failure(cache: Cache, request: SignalRequest, now: datetime) -> Cloud
 def remember_failure(
     cache: Cache, request: SignalRequest, error: CloudError, now: datetime
 ) -> None:
-    """Keep the error of a signal if it is a slow one."""
+    """Write the error of a signal into the cache if it is a slow one."""
     if error.why in SLOW_REASONS:
         kind = f"{FAILURES}:{request.kind}"
         cache.write(Signal(kind, request.region, now, "deepvm", vars(error)), now)

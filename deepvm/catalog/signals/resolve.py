@@ -1,6 +1,6 @@
 """Resolve signals from sources in order: the first fresh answer counts, else the newest.
 
-Notes, short sentences for a person, say what did not go as planned.
+Notes, short sentences for people, report failures and old data.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Signals = Mapping[SignalRequest, Signal]
 
 @dataclass(frozen=True)
 class Stored(PriceSource):
-    """Signals that lie ready: what was fetched before, or came with deepvm.
+    """Stored signals: fetched before, or shipped with deepvm.
 
-    ``read``: the one of a region and of a kind. ``without``: kinds that others have to answer.
+    ``read``: returns the signal of a region and a kind. ``without``: kinds that it must not answer.
     """
 
     read: Callable[[str, str], Signal | None]
@@ -108,7 +108,7 @@ def resolve(
             if source.settles and signal.fresh:
                 unsettled.remove(request)
                 best[request] = signal
-            # One of the future only shows that the clock is wrong.
+            # A signal from the future only shows that the clock is wrong.
             elif known is None or known.observed_at < signal.observed_at <= now:
                 best[request] = signal
     errors = {r: errors[r] for r in requests if r in errors}
@@ -116,7 +116,7 @@ def resolve(
     for failures in grouped(errors):
         parts = (str(failures), _used(failures.requests, best, now), failures.advice)
         notes.append("; ".join(filter(None, parts)))
-    # That quotas and zones are missing without AWS is no news.
+    # No note for quotas and zones, which are always missing without AWS.
     missed = [r for r in unsettled if r in best or r.kind in _ALWAYS_NEEDED]
     if missed and not_asked:
         notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
@@ -146,7 +146,7 @@ class Failures(NamedTuple):
 
 
 def grouped(errors: Mapping[SignalRequest, CloudError]) -> list[Failures]:
-    """Failures by reason; of those that many signals share, details differ in no way that helps."""
+    """Failures by reason; shared reasons are one group, since their details do not help."""
     groups: dict[tuple[str, str], Failures] = {}
     for request, error in errors.items():
         alike = error.why in CREDENTIAL_REASONS | SLOW_REASONS
@@ -156,7 +156,7 @@ def grouped(errors: Mapping[SignalRequest, CloudError]) -> list[Failures]:
 
 
 def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> str:
-    """What is used for signals that were not fetched: ``the cache of 2 h ago is used``."""
+    """The substitutes of signals that were not fetched: ``the cache of 2 h ago is used``."""
     names = dict.fromkeys(_name(best[r], now) for r in requests if r in best)
     missing = [r for r in requests if r not in best]
     parts = []

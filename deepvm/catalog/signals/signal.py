@@ -25,10 +25,7 @@ ADVISOR = "advisor"
 QUOTAS = "quotas"
 PLACEMENT = "placement"
 REGIONS = "regions"
-"""Which regions a public catalog held when it was last fetched.
-
-See :mod:`deepvm.catalog.public.public_market`.
-"""
+"""The regions of a public catalog at the last download (deepvm.catalog.public.public_market)."""
 FAILURES = "failures"
 """``failures:spot`` is the last slow failure of another kind; never fetched."""
 
@@ -85,7 +82,7 @@ def ttl_s(kind: str) -> int:
 
 
 def title(kind: str) -> str:
-    """What people call a kind of signal: ``spot prices``."""
+    """A kind of signal in words: ``spot prices``."""
     days = ""
     if base(kind) == HISTORY and ":" in kind:
         days = f" of {kind.partition(':')[2]} days"
@@ -100,14 +97,13 @@ class Signal:
         kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its
             question.
         region: the provider's region, such as ``us-east-1``.
-        observed_at: when the source said so, in UTC.
+        observed_at: the time of the source's data, in UTC.
         data: plain JSON; the form of each kind is below.
         refused: rows that could not be trusted, counted by reason (``zero price``).
         origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with
             deepvm).
         fetched_at: when it was written to the cache, UTC; None if it does not come from there.
-        dated: whether the source says when; else ``observed_at`` is the earliest time at which it
-            may have said so.
+        dated: whether the source has a date; else ``observed_at`` is the earliest possible time.
 
     Forms of ``data`` (prices are decimal texts in $/h, exact, at most six decimals, rounded up):
 
@@ -121,7 +117,8 @@ class Signal:
     - spot: ``{type: {zone id: ["0.1578", "2026-11-21T09:00:00Z"]}}``, the price and since when it
       holds
     - history: ``{type: {zone id: [[seconds since 1970, "0.1578"], ...]}}``, the change points in
-      the order of time; the first may lie before the window, for it says what held at its beginning
+      the order of time; the first may lie before the window, since it holds at the start of the
+      window
     - advisor: ``{type: band}``, 0-4: below 5, 5-10, 10-15, 15-20, above 20 % interrupted a month
     - quotas: ``[{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64,
       "in_use": 8}]``
@@ -154,7 +151,7 @@ class Signal:
 
 
 class FetchResult(NamedTuple):
-    """What a source says: the ``data`` of a signal, and rows that were refused, by reason."""
+    """The ``data`` of a signal from a source, and its refused rows, counted by reason."""
 
     data: Any
     refused: Mapping[str, int] = {}
@@ -174,20 +171,20 @@ class Provider:
     read: Callable[[str, datetime], FetchResult]
 
     def fetch(self, region: str, now: datetime) -> Signal:
-        """Ask the source; a CloudError if it gives no answer, or none that can be used."""
-        reading = self.read(region, now)
-        return Signal(self.kind, region, now, self.source, reading.data, reading.refused)
+        """Ask the source. Raises CloudError: no answer, or an unusable one."""
+        result = self.read(region, now)
+        return Signal(self.kind, region, now, self.source, result.data, result.refused)
 
 
 def reason(why: str) -> str:
-    """What a :class:`deepvm.errors.CloudError`'s ``why`` means, in a few words."""
+    """The meaning of a :class:`deepvm.errors.CloudError`'s ``why``, in a few words."""
     return _REASONS.get(why, why)
 
 
 def age(then: datetime, now: datetime, dated: bool = True) -> str:
     """An age, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now.
 
-    Where ``then`` is no date of the source but the earliest that it can be: ``at most 7 h``.
+    Where ``then`` is not the source's date but the earliest possible one: ``at most 7 h``.
     """
     if not dated:
         return f"at most {age(then, now)}"

@@ -131,7 +131,7 @@ class Choice:
 
     @property
     def curve(self) -> SpeedupCurve:
-        """How what trains scales."""
+        """The speed-up curve of the type that trains."""
         sizes = self.block.sizes
         return sizes.curves[int(sizes.type_index[self.size])]
 
@@ -146,7 +146,7 @@ class Choice:
 
     @property
     def speed(self) -> TrainingSpeed | None:
-        """How fast it trains a model, where it does."""
+        """How fast it trains a model; None without a model."""
         law = law_of(self.curve)
         if law is None:
             return None
@@ -263,7 +263,7 @@ class Enumeration:
         return self.reaching(-np.inf)
 
     def column(self, of: Callable[[TrainingTable], Array]) -> Array:
-        """What ``of`` says of the size of each plan, given all sizes of a block."""
+        """A column of the sizes for each plan; ``of`` makes it for all sizes of a block."""
         columns = [np.zeros(0, dtype=np.int64), *(of(block.sizes) for block in self.blocks)]
         return np.asarray(np.concatenate(columns)[self._row])
 
@@ -309,10 +309,10 @@ def _plans(block: Block, top: int) -> IntArray:
 
 @lru_cache(maxsize=4)
 def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
-    """Memory-node types beaten by fewer than ``top`` others in all that matters at once.
+    """Memory-node types that fewer than ``top`` others equal or beat in every resource.
 
-    Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is
-    asked about for each type that trains.
+    Resources are price, n_sat, count, memory and zones; the time until a pool ends, if there are
+    reserved pools; and ``vcpus``, if asked for. Cached: the same table serves each training type.
     """
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
     columns += [tier.vcpus] if vcpus else []
@@ -353,12 +353,12 @@ def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArr
 
 def _least(values: IntArray, top: int) -> BoolArray:
     """[i, j]: whether fewer than ``top`` earlier values of row i are <= the j-th one."""
-    found = np.zeros(values.shape, dtype=np.bool_)
+    result = np.zeros(values.shape, dtype=np.bool_)
     lowest = np.full((len(values), top), np.iinfo(np.int64).max)
     for place, column in enumerate(values.T):
-        found[:, place] = column < lowest[:, -1]
+        result[:, place] = column < lowest[:, -1]
         lowest = np.sort(np.column_stack([lowest, column]), axis=1)[:, :top]
-    return found
+    return result
 
 
 def skyband(costs: IntArray, depth: int) -> BoolArray:

@@ -1,4 +1,4 @@
-"""Price against speed: the best plan of each budget, and what became of each GPU type."""
+"""Price against speed: the best plan of each budget, and the outcome for each GPU type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
 # Largest budget examined, relative to the request's or to the cheapest plan's if higher.
-AS_FAR_AS = 2
+BUDGET_FACTOR = 2
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Machines:
 
 @dataclass(frozen=True)
 class TypeOutcome:
-    """What became of a GPU type: its best cluster within the budget, or why there is none.
+    """The outcome for a GPU type: its best cluster within the budget, or why there is none.
 
     ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is
-    better, but too dear for that or not for sure; None where it cannot be compared
+    better, but not worth its price or too uncertain; None where it cannot be compared
     (:func:`deepvm.planner.describe.improvement`).
     """
 
@@ -96,13 +96,13 @@ def frontier_of(
     candidates = gather(catalog, request)
     enumeration = candidates.plans()
     cheapest = enumeration.cheapest()
-    most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
-    found = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))
-    winner = next((c for price, c in reversed(found) if price <= request.budget_micro_usd), None)
+    most = BUDGET_FACTOR * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
+    steps = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))
+    winner = next((c for price, c in reversed(steps) if price <= request.budget_micro_usd), None)
     return Frontier(
         most=Decimal(most) / MICRO_USD,
         steps=tuple(
-            Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in found
+            Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in steps
         ),
         machines=_machines(enumeration, enumeration.affordable(most)),
         types=tuple(_outcomes(rejections, candidates, enumeration, winner)),

@@ -1,10 +1,10 @@
 """The best plan by integer programming: the proof of what the enumeration finds.
 
 One weighted objective such as "throughput minus a little price" is wrong here: the weight falls
-below the solver's tolerance, and the solver returns a dearer memory tier even at gap 0. So the best
-plan is found lexicographically: the best value, then the lowest price, then the fewest memory nodes
-and the first names. Each solution is checked in whole numbers. A wrong one is reported, not
-repaired: the enumeration has the answer anyway.
+below the solver's tolerance, and the solver returns a more expensive memory tier even at gap 0. So
+the best plan is found lexicographically: the best value, then the lowest price, then the fewest
+memory nodes and the first names. Each solution is checked in whole numbers. A wrong one is
+reported, not repaired: the enumeration has the answer anyway.
 
 All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solver's
 floating-point solution can be checked exactly.
@@ -17,7 +17,7 @@ sum of n_sat(w) m(w) says the same as n < n_sat(w) m(w) in whole numbers.
 
 Memory (eq. 6, of nodes that share a version): share(w) m >= f s. In whole numbers that is m >=
 ceil(f s / share(w)), so the row is: sum of m(w) >= sum of ceil(f s / share(w)) y(w). In bytes its
-coefficients would be 1e11, and a byte that is lacking would drown in the solver's tolerance.
+coefficients would be 1e11, and a missing byte would vanish in the solver's tolerance.
 
 PuLP builds the program, HiGHS solves it in process; no other module uses them.
 """
@@ -50,9 +50,9 @@ from deepvm.planner.search.enumeration import (
 
 SOLVER = "highs"
 _Terms = tuple[tuple[int, float], ...]
-# Solutions that break a row within the solver's tolerance before the solver is given up
-_MOST_TRIES = 50
-_LOOSE = 1e-6  # relative slack in the row that keeps a value
+# Wrong solutions, within the solver's tolerance, before the proof is abandoned
+_MAX_TRIES = 50
+_SLACK = 1e-6  # relative slack in the row that keeps a value
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[C
     """Price x expected time <= total budget: price of size and nodes, less its limit, <= 0."""
     limits = sizes.most_usd.tolist()
     nodes = prices[len(sizes) :]
-    # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
+    # The most expensive plan: one size, and at most one node more than VMs train. A higher limit
+    # restricts nothing.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
     if limits and min(limits) < most:
         terms = tuple(
@@ -249,11 +250,11 @@ class IntegerProgram:
         if problem.status != pulp.LpStatusOptimal or problem.sol_status != pulp.LpSolutionOptimal:
             late = time.monotonic() >= self._deadline
             raise NoProof(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
-        found = {index: v.varValue for index, v in variables.items()}
-        if all(x is None for x in found.values()):
+        solution = {index: v.varValue for index, v in variables.items()}
+        if all(x is None for x in solution.values()):
             raise NoProof(SolveStatus.NUMERICAL)
-        # A variable in no row and no objective never reaches the solver; any value will do.
-        return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
+        # A variable in no row and no objective never reaches the solver; any value is right.
+        return tuple(round(solution.get(i) or 0) for i in range(len(self._upper)))
 
     def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
         """The whole PuLP problem, and its variables that are not fixed at 0."""
@@ -287,9 +288,8 @@ class IntegerProgram:
 def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
     """A row divided by the greatest common divisor of its coefficients, if they are whole.
 
-    Micro-dollars become small.
-
-    A bound of ``<=`` is rounded down, which loses no whole-number solution.
+    Prices in micro-dollars become small numbers. A bound of ``<=`` is rounded down, which loses no
+    whole-number solution.
     """
     whole = [c for _, c in terms if isinstance(c, int)]
     divisor = 0
@@ -319,17 +319,17 @@ def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Solve
     deadline = time.monotonic() + time_limit_s
     small = [b for b in (useful(block, budget) for block in blocks) if len(b.sizes)]
     solver = SOLVER if small else ""
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for block in small:
         try:
-            found.append(_Search(block, budget, deadline).best())
+            choices.append(_Search(block, budget, deadline).best())
         except NoProof as stop:
             if stop.status is not SolveStatus.INFEASIBLE:
                 return SolverResult(stop.status, None, solver)
-    if not found:
+    if not choices:
         return SolverResult(SolveStatus.INFEASIBLE, None, solver)
-    floor = tie_floor(max(c.value for c in found))
-    equal = [c for c in found if c.value >= floor]
+    floor = tie_floor(max(c.value for c in choices))
+    equal = [c for c in choices if c.value >= floor]
     return SolverResult(
         SolveStatus.OPTIMAL, min(equal, key=lambda c: (c.price, c.memory_count)), solver
     )
@@ -397,15 +397,14 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        # Dense ranks instead of the scores: differences of 1 instead of differences that drown in
-        # a tolerance.
+        # Dense ranks instead of the scores: differences of 1, above the solver's tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
         if self._block.scoring.per_dollar:
-            found = self._best_per_dollar()
+            choice = self._best_per_dollar()
         else:
-            found = self._find(ranks)
-        self._keep_value(tie_floor(found.value))
+            choice = self._find(ranks)
+        self._keep_value(tie_floor(choice.value))
         self._highest_price = self._find(self._prices).price
         self._program.add(enumerate(self._formulation.prices), self._highest_price)
         return self._find(self._name_order())
@@ -419,12 +418,12 @@ class _Search:
         scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
         while True:
-            found = better
+            choice = better
             ratio = -better.value
             gain = {v: self._prices.get(v, 0.0) - ratio * s for v, s in enumerate(scores)}
             better = self._find({**self._prices, **gain})
-            if better.value <= found.value:
-                return found
+            if better.value <= choice.value:
+                return choice
 
     def _keep_value(self, floor: float) -> None:
         self._worst_value = floor
@@ -439,7 +438,7 @@ class _Search:
         most = 2 * sum(p * upper[v] for v, p in memory)
         # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` checks
         # the tie.
-        loose = floor * (1 + _LOOSE)
+        loose = floor * (1 + _SLACK)
         terms = [
             (v, max(self._prices.get(v, 0.0) + loose * s, -most))
             for v, s in enumerate(scores.tolist())
@@ -457,7 +456,7 @@ class _Search:
 
     def _find(self, objective: Mapping[int, float]) -> Choice:
         """Solve and check the answer exactly; raises :class:`NoProof` without one."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 values = self._program.minimise(objective)
             except NoProof as stop:
@@ -466,13 +465,15 @@ class _Search:
                 raise
             if self._formulation.violated(values):
                 break
-            found = decode(self._block, values)
-            if found.value >= self._worst_value and found.price <= self._highest_price:
+            choice = decode(self._block, values)
+            if choice.value >= self._worst_value and choice.price <= self._highest_price:
                 self._any_found = True
-                return found
+                return choice
             # Do not return this type, size and memory-node type again.
-            if found.memory is None:
-                self._program.close([found.size])
+            if choice.memory is None:
+                self._program.close([choice.size])
             else:
-                self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)
+                self._program.add(
+                    [(choice.size, 1), (len(self._block.sizes) + choice.memory, 1)], 1
+                )
         raise NoProof(SolveStatus.NUMERICAL)

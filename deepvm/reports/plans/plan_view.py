@@ -18,7 +18,7 @@ from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short
-from deepvm.planner.ranking import LITTLE
+from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -298,11 +298,11 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
         return  # the same VMs without preemptions are always faster
     bad = first.throughput * first.prediction.kept.low
     better = []
-    if bad * LITTLE < steady.throughput:
+    if bad * MIN_WORTHWHILE_GAIN < steady.throughput:
         better.append("faster")
     # Dollars per work, multiplied out: nothing may be left at a bad time
     its_price, price = float(steady.usd_per_hour), float(first.usd_per_hour)
-    if price * steady.throughput > LITTLE * its_price * bad:
+    if price * steady.throughput > MIN_WORTHWHILE_GAIN * its_price * bad:
         better.append("cheaper")
     if better:
         text = f"at a bad time, when spot VMs live for hours, 'no spot' is {' and '.join(better)}"

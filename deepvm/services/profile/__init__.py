@@ -1,1 +1,1 @@
-"""Measure as ``deepvm profile`` is asked to, save it, and read what users bring."""
+"""Run the measurements of ``deepvm profile``, save them, and read measurements from files."""

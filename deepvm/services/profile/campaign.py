@@ -1,7 +1,4 @@
-"""The parts of ``deepvm profile all``.
-
-They are measured in turn, kept in a folder, and skipped when already there.
-"""
+"""The parts of ``deepvm profile all``: measured in turn, kept in a folder, skipped if complete."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class Folder:
     def kept(self, part: Part) -> tuple[Document, datetime] | None:
         """A complete document, and when it was measured.
 
-        Raises RequestError: there is one of other settings; names them.
+        Raises RequestError: it was measured with other settings.
         """
         file = self.file(part.title)
         if file is None or not file.exists():
@@ -82,7 +79,7 @@ class Folder:
         record = self._parts.get(part.title, {})
         before = record.get("settings", {})
         differ = [
-            f"{key} {before.get(key)!r} there, {now!r} here"
+            f"{key} {before.get(key)!r} there, {now!r} now"
             for key, now in part.settings.items()
             if before.get(key) != now
         ]
@@ -95,7 +92,7 @@ class Folder:
     def keep(
         self, part: Part, document: Document | None = None, moment: datetime | None = None
     ) -> None:
-        """Record the settings before measuring; then keep the document.
+        """Write a part's settings, and its document once there is one.
 
         ``moment``: when it was measured, None if something is missing in it.
         """
@@ -143,7 +140,7 @@ class Campaign:
         self.titles = tuple(part.title for part, _ in self._parts)
 
     def measure(self) -> None:
-        """Measure what can be; the rest is in ``failed``.
+        """Measure all parts; a failure is added to ``failed``, and the next part follows.
 
         Raises DataError: the folder cannot be written.
         """
@@ -152,6 +149,7 @@ class Campaign:
                 self._say(f"{part.title}: measured before, see {self._name(part)}")
                 self._add(part, *kept)
                 continue
+            # Before the measurement: an interrupted part must not be resumed with other settings
             self._folder.keep(part)
             self._say(f"{part.title}:")
             try:

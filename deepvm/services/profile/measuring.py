@@ -1,4 +1,4 @@
-"""Measure as ``deepvm profile`` is asked to: options in, results out."""
+"""The measurements of ``deepvm profile``: options in, results out."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scaling(options: ScalingOptions, say: Say, hear: Say | None) -> Curve:
 
 
 def _task(options: ScalingOptions) -> Task:
-    """What to train; raises RequestError for what does not go together."""
+    """The task to measure; raises RequestError for options that contradict each other."""
     text = _language(options.model, options.seq)
     name = options.model
     method = ""
@@ -184,7 +184,7 @@ def chosen(options: object, *names: str) -> dict[str, Any]:
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:
-    """Raise a RequestError for a time limit that is none."""
+    """Raise a RequestError for a time limit out of range."""
     refuse_outside("start_timeout", start_timeout, 1, 1_000_000, what="seconds")
     refuse_outside("timeout", timeout, 1, 1_000_000, what="seconds")
 

@@ -1,4 +1,4 @@
-"""What ``deepvm profile`` measures, where and how, each option declared once.
+"""The options of ``deepvm profile``, each declared once.
 
 The module is light, for ``--help``.
 """
@@ -146,7 +146,7 @@ class SaturationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignOptions:
-    """All of it: the options of ``deepvm profile all``."""
+    """The options of ``deepvm profile all``."""
 
     hosts: str = again(ScalingOptions, "hosts")
     hosts_file: str = again(ScalingOptions, "hosts_file")
@@ -174,7 +174,7 @@ class CampaignOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsOptions:
-    """What the steps of ``profile fit --law step-time --save`` are of, as in ``recommend``."""
+    """The workload that ``profile fit --law step-time --save`` saves, as in ``recommend``."""
 
     save: bool = option(
         False, "Save the law, by which recommend plans. With --law step-time.", None, "--save"

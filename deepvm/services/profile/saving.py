@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-FAR_OFF = 20.0
-"""Times longer or shorter than published steps: another unit, or another workload."""
+MAX_STEP_RATIO = 20.0
+"""Steps that differ by more from published ones are probably in another unit."""
 USELESS_SPREAD = 0.5
-"""Of the median: VM types differ by less than eFLOPS whose windows differ by more."""
+"""Share of the median: with a larger spread, eFLOPS differ more by chance than VM types do."""
 
 
 def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
@@ -76,9 +76,9 @@ def entry_from(
 
 
 def steps_workload(options: StepsOptions) -> Workload | None:
-    """What the steps of a fit were of, None if the fit is not saved.
+    """The workload of the steps of a fit, None if the fit is not saved.
 
-    Raises RequestError, CatalogFormatError: what goes with ``--save`` is missing, or given alone.
+    Raises RequestError, CatalogFormatError: options of ``--save`` are missing, or given without it.
     """
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "save"}
     if not options.save:
@@ -93,7 +93,7 @@ def steps_workload(options: StepsOptions) -> Workload | None:
         )
         raise RequestError("model", options.model, allowed)
     check_save("steptime", instance_type=options.instance_type)
-    # The others are not the workload's.
+    # These describe the VM and the program, not the workload.
     del given["instance_type"], given["software"]
     named = {name: value for name, value in given.items() if value is not None}
     return read_workload(**{"method": "ddp"} | named)
@@ -123,7 +123,7 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
 
 
 def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
-    """Note steps that are far from what is published of a model and a GPU, as milliseconds are."""
+    """Note steps far from published ones, such as steps in milliseconds."""
     batch = fit.measured.batch[1]
     nodes = fit.steps.nodes.min(keepdims=True)
     measured = replace(workload, batch=batch, scaling=Scaling.WEAK)
@@ -132,7 +132,7 @@ def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: S
         return
     step = fit.fitted.predict(fit.measured.nodes[0], fit.measured.gpus[0], batch)
     ratio = step.value / float(published.step_s[0])
-    if not 1 / FAR_OFF < ratio < FAR_OFF:
+    if not 1 / MAX_STEP_RATIO < ratio < MAX_STEP_RATIO:
         say(
             f"Note: a step takes {ratio:.3g} times as long as published runs of"
             f" {workload.model.name} on {instance.name}; is step_time_s in seconds, and local_batch"
@@ -171,9 +171,9 @@ def save(
         _save(saved, say)
     if useless:
         lines = (
-            f"{entry.name} is not saved: its windows differ by {entry.spread:.0%}; end what else"
-            " runs there and measure again, with more --windows or --seconds; --force-spread saves"
-            " it anyway"
+            f"{entry.name} is not saved: its windows differ by {entry.spread:.0%}; stop other"
+            " programs there and measure again, with more --windows or --seconds; --force-spread"
+            " saves it anyway"
             for entry in useless
         )
         raise MeasurementError("\n".join(lines))
@@ -205,7 +205,7 @@ def _save(new: Sequence[Entry], say: Say) -> None:
             say(f"Note: {name} is not used: {unused[name]}")
         else:
             say(f"'deepvm recommend' uses {name} from now on")
-    # Where nothing changed, an undo would take away what was saved before.
+    # Where nothing changed, an undo would revert an earlier save.
     undo = "nothing changed"
     if tables.entries != earlier.entries:
         undo = "'deepvm tables restore' undoes this"
@@ -213,7 +213,7 @@ def _save(new: Sequence[Entry], say: Say) -> None:
 
 
 def note_unknown_types(types: Iterable[str], catalog: Catalog, say: Say) -> None:
-    """A mistyped type would never be used."""
+    """Note types that no catalog has: a mistyped one would never be used."""
     for name in sorted(set(types) - set(catalog.by_name)):
         text = f"Note: no catalog that comes with deepvm has a type {name}"
         say("; ".join(filter(None, (text, did_you_mean(name, catalog.by_name)))))

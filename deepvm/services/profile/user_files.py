@@ -1,4 +1,4 @@
-"""Read measurements that users bring: exported tables, documents of ``profile``, CSV of points."""
+"""Read measurements from files: exported tables, documents of ``profile``, CSV of points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_json(
     """Measurements of a JSON file, which may be several exported ones.
 
     Raises:
-        CatalogFormatError: not valid. RequestError: a type is missing, or is said twice.
+        CatalogFormatError: not valid. RequestError: a type is missing, or given twice.
     """
     document = read_document(path)
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):

@@ -236,7 +236,7 @@ def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with open(tmp_path / storage.LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(
-            DataError, match=r"another deepvm has held .*; nothing was saved, try again"
+            DataError, match=r"another process has locked .*; nothing was saved, try again"
         ):
             save_entries(tmp_path, [eflops("g5.xlarge")])
     assert len(load_tables(tmp_path)) == 1
@@ -269,7 +269,7 @@ def test_damaged_tables_are_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another place"):
+    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another folder"):
         save_entries(tmp_path / "file" / "folder", [eflops("g4dn.xlarge")])
 
 

@@ -99,7 +99,7 @@ def test_several_vms_of_an_unknown_network_are_not_believed() -> None:
     checked.
     """
     unknown = interconnect("gpu-l40s-a_1gpu-8vcpu-32gb", None)
-    assert unknown.fitted_vms == 1 and unknown.basis.startswith("nobody says what network it has")
+    assert unknown.fitted_vms == 1 and unknown.basis.startswith("its network is unknown")
     assert interconnect("a2-highgpu-1g", 24.0).fitted_vms > 1
     gpu = find_accelerator("L40S", 48)
     workload = Workload(presets()["resnet50"], precision=Precision.FP16, batch=128)

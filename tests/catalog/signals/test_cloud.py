@@ -257,7 +257,7 @@ def test_names_that_are_no_region_are_refused() -> None:
 
 
 def test_what_the_snapshot_does_not_know_is_said() -> None:
-    with pytest.raises(MissingDataError, match="not told apart by zone"):
+    with pytest.raises(MissingDataError, match="are not by zone"):
         load_catalog("aws-us-east-1", prices="snapshot", zone="use1-az1")
     with pytest.raises(MissingDataError, match="needs the spot prices of the last 7 days"):
         load_catalog("aws-us-east-1", prices="snapshot", price_basis="p95", days=7)

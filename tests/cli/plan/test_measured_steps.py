@@ -116,7 +116,7 @@ def test_beyond_one_and_a_half_times_the_measured_size_no_plan_is_first(run: Run
     words = (*ASK, "--instance-type", "g4dn.xlarge")
     first = ask(*words)["configurations"][0]
     assert any(
-        "may be faster, but 4 were measured and no more than 6 are believed" in w
+        "may be faster, but 4 were measured and no more than 6 are trusted" in w
         for w in first["warnings"]
     )
     assert first["gpu"]["count"] == 6 and first["training"]["checked_up_to_vms"] == 4

@@ -493,7 +493,7 @@ def test_what_a_profiling_command_asks_before_it_measures(tmp_path: Path) -> Non
     with pytest.raises(RequestError, match="receiver_type"):
         check_save("saturation", sender_type="a")
     os.environ["DEEPVM_DATA_DIR"] = "/proc/nowhere"  # put back by the fixture
-    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another place"):
+    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another folder"):
         check_save("eflops", instance_type="g4dn.xlarge")
 
 

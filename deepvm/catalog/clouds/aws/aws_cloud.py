@@ -19,7 +19,7 @@ from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, CloudRules, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
 
-# Variables that say who asks. Boto3's own search takes half a second.
+# Variables that select an identity. Boto3's own search takes half a second.
 _IDENTITY = re.compile("AWS_(ROLE_ARN|WEB_IDENTITY_.*|CONTAINER_.*|EC2_METADATA_SERVICE_ENDPOINT)")
 _CREDENTIAL_VARIABLE = re.compile(
     f"{_IDENTITY.pattern}|AWS_(ACCESS_KEY_ID|(DEFAULT_)?PROFILE|CREDENTIAL_FILE)|BOTO_CONFIG"
@@ -112,9 +112,10 @@ class AwsCloud(Cloud):
         return os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
 
     def account_tag(self, profile: str) -> str:
-        """The profile's name alone does not do: it may be given other keys tomorrow.
+        """A name with a hash of profile, keys and roles.
 
-        A role is another identity on another machine.
+        The profile's name alone is not enough: its keys may change, and a role is another identity
+        on another machine.
         """
         name = _profile_name(profile)
         identity = [f"{k}={v}" for k, v in sorted(os.environ.items()) if _IDENTITY.fullmatch(k)]
@@ -183,7 +184,7 @@ def _text(path: Path) -> str:
 
 
 def _region_of(profile: str, file: Path) -> str:
-    """A profile's region in a shared file; boto3 says what is wrong with an unreadable one."""
+    """A profile's region in a shared file; errors in the file are left to boto3."""
     from configparser import Error, RawConfigParser
 
     # AWS has no section of defaults, and its tools accept duplicate profiles.
@@ -196,7 +197,7 @@ def _region_of(profile: str, file: Path) -> str:
 
 
 def _on_ec2() -> bool:
-    """Whether this is an EC2 machine, which may have a role: only its metadata service can tell."""
-    # The last one is of older machines, on Xen.
+    """Whether this is an EC2 machine, which may have a role: only its metadata service knows."""
+    # The last file is for older machines, on Xen.
     files = ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid")
     return any(re.match("(amazon )?ec2", _text(_SYSTEM / file).lower()) for file in files)

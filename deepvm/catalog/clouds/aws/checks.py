@@ -22,7 +22,7 @@ from deepvm.errors import CloudError, DeepVMError
 from deepvm.io.user_dirs import read_data
 
 WARNING_SKEW_S = 60.0
-"""A clock that is off by more is worth a warning."""
+"""A larger difference of the clock is a warning."""
 
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
@@ -59,7 +59,7 @@ def _clock(reply: Mapping[str, Any]) -> Check:
     skew = clock_skew_s(reply)
     if skew is None:
         return Check("clock", None, "AWS's answer had no date to compare with")
-    # The date has whole seconds, and the answer was under way for a while.
+    # Small differences prove nothing: the date has whole seconds, and the reply took time.
     if abs(skew) <= WARNING_SKEW_S:
         return Check("clock", True, "agrees with AWS")
     off = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS"
@@ -71,11 +71,11 @@ def _clock(reply: Mapping[str, Any]) -> Check:
 def _permission(
     aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]
 ) -> Check:
-    question = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
-    name = f"permission {question.action}"
+    call = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
+    name = f"permission {call.action}"
     dry_run = {"DryRun": True} if service == "ec2" else {}
     try:
-        aws.call(question, (_ALLOWED, _NO_QUOTA), **parameters, **dry_run)
+        aws.call(call, (_ALLOWED, _NO_QUOTA), **parameters, **dry_run)
     except CloudError as error:
         return Check(name, False if error.why == "permission" else None, error.detail, error.advice)
     return Check(name, True, "allowed")

@@ -42,8 +42,8 @@ class Aws:
         self._credentials: Any = None
         self._lock = threading.Lock()
 
-    def call(self, question: ApiCall, answers: Collection[str] = (), **parameters: Any) -> Any:
-        """The reply as boto3 gives it, or the code of a refusal that is among ``answers``.
+    def call(self, api_call: ApiCall, answers: Collection[str] = (), **parameters: Any) -> Any:
+        """The reply as boto3 gives it, or the code of an expected refusal (``answers``).
 
         Raises:
             CloudError: no answer, or another refusal.
@@ -51,15 +51,15 @@ class Aws:
 
         def ask() -> Any:
             try:
-                return getattr(self._client(question), _method(question))(**parameters)
+                return getattr(self._client(api_call), _method(api_call))(**parameters)
             except Exception as error:
                 if error_code(error) in answers:
                     return error_code(error)
                 raise
 
-        return self._in_time(question, ask)
+        return self._in_time(api_call, ask)
 
-    def pages(self, question: ApiCall, **parameters: Any) -> list[Any]:
+    def pages(self, api_call: ApiCall, **parameters: Any) -> list[Any]:
         """The rows of all pages of a list; ``MaxResults`` is the size of a page.
 
         Raises:
@@ -70,34 +70,34 @@ class Aws:
 
         def ask() -> list[Any]:
             rows: list[Any] = []
-            paginator = self._client(question).get_paginator(_method(question))
+            paginator = self._client(api_call).get_paginator(_method(api_call))
             key = paginator.result_keys[0].expression
             for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
-                # boto3 reads the web page of a proxy as an empty answer, which would pass for the
+                # boto3 parses the web page of a proxy as an empty answer, which would look like the
                 # end of the list.
                 if not isinstance(page.get(key), list):
-                    raise question.unusable(f"a page of the answer holds no {key}")
+                    raise api_call.unusable(f"a page of the answer holds no {key}")
                 rows.extend(page[key])
                 if time.monotonic() > end and page.get("NextToken"):
-                    raise question.timed_out(self._total_s)
+                    raise api_call.timed_out(self._total_s)
             return rows
 
-        return self._in_time(question, ask)
+        return self._in_time(api_call, ask)
 
-    def _in_time(self, question: ApiCall, ask: Callable[[], _Result]) -> _Result:
+    def _in_time(self, api_call: ApiCall, ask: Callable[[], _Result]) -> _Result:
         """What ``ask`` returns; its exceptions as CloudErrors.
 
         After ``total_s`` its thread is abandoned.
         """
-        (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{question.operation}")
+        (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{api_call.operation}")
         if not wait([future], self._total_s).done:
-            raise question.timed_out(self._total_s)
+            raise api_call.timed_out(self._total_s)
         try:
             return future.result()
         except CloudError:
             raise
         except Exception as error:  # credential sources and parsers may raise anything
-            raise cloud_error(error, question) from None
+            raise cloud_error(error, api_call) from None
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """The answers for all items, in their order.
@@ -107,7 +107,7 @@ class Aws:
         futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
             done = wait(futures, return_when=FIRST_EXCEPTION).done
-            # All of them unless one has failed
+            # If one has failed, ``result()`` of that one raises; the others may not be done.
             return [future.result() for future in futures if future in done]
         finally:
             for future in futures:
@@ -115,16 +115,16 @@ class Aws:
 
     def regions(self, region: str) -> tuple[str, ...]:
         """The regions that are enabled for the account, sorted; ``region`` is asked."""
-        question = ApiCall("ec2", "DescribeRegions", region)
-        rows = self.call(question).get("Regions") or ()
+        api_call = ApiCall("ec2", "DescribeRegions", region)
+        rows = self.call(api_call).get("Regions") or ()
         names = sorted(row["RegionName"] for row in rows if row.get("RegionName"))
         if not names:
-            raise question.unusable("the answer holds no region")
+            raise api_call.unusable("the answer holds no region")
         return tuple(names)
 
-    def _client(self, question: ApiCall) -> Any:
-        key = question.service, question.region
-        with self._lock:  # boto3's sessions are not thread-safe while they make a client
+    def _client(self, api_call: ApiCall) -> Any:
+        key = api_call.service, api_call.region
+        with self._lock:  # creating a client is not thread-safe in boto3
             if key not in self._clients:
                 self._clients[key] = self._make_client(*key)
             return self._clients[key]
@@ -153,10 +153,10 @@ class Aws:
         return self._session.client(service, region_name=region, config=config)
 
 
-def _method(question: ApiCall) -> str:
+def _method(api_call: ApiCall) -> str:
     from botocore import xform_name
 
-    return str(xform_name(question.operation))
+    return str(xform_name(api_call.operation))
 
 
 def clock_skew_s(reply: Any) -> float | None:

@@ -58,29 +58,29 @@ def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
     AWS scores fewer than three types low.
     """
     wanted = sorted(set(types))
-    # The cache must not answer one question with the scores of another.
+    # In the name of the cache file: scores of other types must not be mixed up.
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
     kind = f"{kinds.PLACEMENT}:{count}-{digest}"
     return Provider(kind, "AWS EC2 spot placement scores", partial(_placement, aws, wanted, count))
 
 
 def _specs(aws: Aws, region: str, _: datetime) -> FetchResult:
-    question = ApiCall("ec2", "DescribeInstanceTypes", region)
-    rows = aws.pages(question, MaxResults=100)
-    return _whole(responses.read_specs(rows), question, "no instance type")
+    call = ApiCall("ec2", "DescribeInstanceTypes", region)
+    rows = aws.pages(call, MaxResults=100)
+    return _whole(responses.read_specs(rows), call, "no instance type")
 
 
 def _offerings(aws: Aws, region: str, _: datetime) -> FetchResult:
     """By zone ids, which are the same for every account."""
-    question = ApiCall("ec2", "DescribeInstanceTypeOfferings", region)
-    rows = aws.pages(question, LocationType="availability-zone-id", MaxResults=1000)
-    return _whole(responses.read_offerings(rows), question, "no type that any zone offers")
+    call = ApiCall("ec2", "DescribeInstanceTypeOfferings", region)
+    rows = aws.pages(call, LocationType="availability-zone-id", MaxResults=1000)
+    return _whole(responses.read_offerings(rows), call, "no type that any zone offers")
 
 
 def _zones(aws: Aws, region: str, _: datetime | None = None) -> FetchResult:
-    question = ApiCall("ec2", "DescribeAvailabilityZones", region)
+    call = ApiCall("ec2", "DescribeAvailabilityZones", region)
     return _whole(
-        responses.read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone"
+        responses.read_zones(aws.call(call).get("AvailabilityZones") or ()), call, "no zone"
     )
 
 
@@ -89,19 +89,17 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
     filters = [
         {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
     ]
-    question = ApiCall("pricing", "GetProducts", PRICING_REGION)
+    call = ApiCall("pricing", "GetProducts", PRICING_REGION)
     which = {"ServiceCode": "AmazonEC2", "Filters": filters, "FormatVersion": "aws_v1"}
-    rows = aws.pages(question, MaxResults=100, **which)
-    return _whole(responses.read_on_demand(rows), question, f"no price for {region}")
+    rows = aws.pages(call, MaxResults=100, **which)
+    return _whole(responses.read_on_demand(rows), call, f"no price for {region}")
 
 
 def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
     """The current price of every type in every zone where it has one."""
-    question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
-    rows = aws.pages(question, StartTime=now, **_LINUX_SPOT)
-    return _whole(
-        responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price"
-    )
+    call = ApiCall("ec2", "DescribeSpotPriceHistory", region)
+    rows = aws.pages(call, StartTime=now, **_LINUX_SPOT)
+    return _whole(responses.read_spot(rows, _zone_ids(aws, region, rows)), call, "no spot price")
 
 
 def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchResult:
@@ -111,18 +109,18 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchRe
         for name, spec in sorted(specs.items())
         if spec["spot"] and spec.get("gpu", {}).get("manufacturer") == "NVIDIA"
     ]
-    question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
+    call = ApiCall("ec2", "DescribeSpotPriceHistory", region)
     window = {"StartTime": now - period, "EndTime": now, **_LINUX_SPOT}
-    rows = _rows_of_types(aws, question, types, _PRICED_TYPES_IN_A_CALL, **window)
+    rows = _rows_of_types(aws, call, types, _PRICED_TYPES_IN_A_CALL, **window)
     return responses.read_history(rows, _zone_ids(aws, region, rows))
 
 
 def _rows_of_types(
-    aws: Aws, question: ApiCall, types: Sequence[str], at_once: int, **which: Any
+    aws: Aws, call: ApiCall, types: Sequence[str], at_once: int, **which: Any
 ) -> list[Any]:
     """The rows of a list that is asked for by types, so many in a call."""
     chunks = [types[first : first + at_once] for first in range(0, len(types), at_once)]
-    answers = aws.each(lambda c: aws.pages(question, InstanceTypes=c, **which), chunks)
+    answers = aws.each(lambda c: aws.pages(call, InstanceTypes=c, **which), chunks)
     return [row for rows in answers for row in rows]
 
 
@@ -130,8 +128,8 @@ def _quotas(aws: Aws, region: str, _: datetime) -> FetchResult:
     """How many vCPUs the account may run in each family and market, and how many it runs."""
     limits = aws.each(lambda quota: _limit(aws, region, quota.code), QUOTA_NAMES.values())
     if all(limit is None for limit in limits):
-        question = ApiCall("service-quotas", "GetServiceQuota", region)
-        raise question.unusable("AWS knows none of EC2's quotas of vCPUs here")
+        call = ApiCall("service-quotas", "GetServiceQuota", region)
+        raise call.unusable("AWS knows none of EC2's quotas of vCPUs here")
     in_use = _in_use(aws, region)
     data = []
     for ((family, market), quota), limit in zip(QUOTA_NAMES.items(), limits, strict=True):
@@ -145,14 +143,15 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
     """The account's limit, else AWS's default; None where this region has no such quota."""
     for operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
         # A quota that was never raised may exist only as a default.
-        question = ApiCall("service-quotas", operation, region)
-        reply = aws.call(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
+        call = ApiCall("service-quotas", operation, region)
+        reply = aws.call(call, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
         if reply == _NO_QUOTA:
             continue
         value = (reply.get("Quota") or {}).get("Value")
         if not isinstance(value, int | float):
-            # A proxy's page, or a value that AWS could not find out: the default may be far off.
-            raise question.unusable(f"the answer holds no value of quota {code}")
+            # A proxy's page, or an error inside AWS: do not fall back to the default, which may be
+            # far from the account's limit.
+            raise call.unusable(f"the answer holds no value of quota {code}")
         if value >= 0:
             return float(value)
     return None
@@ -161,11 +160,11 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
 def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    question = ApiCall("ec2", "DescribeInstances", region)
-    running = responses.read_running(aws.pages(question, Filters=live, MaxResults=1000))
+    call = ApiCall("ec2", "DescribeInstances", region)
+    running = responses.read_running(aws.pages(call, Filters=live, MaxResults=1000))
     types = sorted({name for name, _, vcpus in running if vcpus is None})
-    question = ApiCall("ec2", "DescribeInstanceTypes", region)
-    rows = _rows_of_types(aws, question, types, _TYPES_IN_A_CALL)
+    call = ApiCall("ec2", "DescribeInstanceTypes", region)
+    rows = _rows_of_types(aws, call, types, _TYPES_IN_A_CALL)
     vcpus_of = {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
     used: Counter[tuple[str, Market]] = Counter()
     for name, market, vcpus in running:
@@ -174,9 +173,9 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
 
 
 def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> FetchResult:
-    question = ApiCall("ec2", "GetSpotPlacementScores", region)
+    call = ApiCall("ec2", "GetSpotPlacementScores", region)
     wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
-    rows = aws.pages(question, RegionNames=[region], MaxResults=1000, **wanted)
+    rows = aws.pages(call, RegionNames=[region], MaxResults=1000, **wanted)
     return responses.read_placement(rows, region)
 
 
@@ -187,11 +186,11 @@ def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mappi
     return {name: zone for zone, name in _zones(aws, region).data.items()}
 
 
-def _whole(reading: FetchResult, question: ApiCall, missing: str) -> FetchResult:
-    """The reading.
+def _whole(result: FetchResult, call: ApiCall, missing: str) -> FetchResult:
+    """The result, if it is not empty.
 
-    An empty one would replace what an older answer said, so it raises a CloudError.
+    An empty one raises a CloudError, since it would replace an older answer in the cache.
     """
-    if not reading.data:
-        raise question.unusable(f"the answer holds {missing}")
-    return reading
+    if not result.data:
+        raise call.unusable(f"the answer holds {missing}")
+    return result

@@ -1,8 +1,9 @@
-"""Reading AWS's replies; pure, so that recorded replies test it.
+"""Parse AWS's replies; pure functions, so that recorded replies can test them.
 
-Rows are what boto3 gives; results have the forms of :class:`deepvm.catalog.signals.signal.Signal`.
-A wrong price breaks a budget, so no price is guessed: rows that cannot be trusted are refused and
-counted, and of two prices for the same thing the higher one is kept.
+Rows are as boto3 returns them; results have the forms of
+:class:`deepvm.catalog.signals.signal.Signal`. A wrong price breaks a budget, so no price is
+guessed: rows that cannot be trusted are refused and counted, and of two prices for the same thing
+the higher one is kept.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _Result = TypeVar("_Result")
 def _each(
     rows: Iterable[Any], read: Callable[[Any], _Result | None]
 ) -> tuple[list[_Result], dict[str, int]]:
-    """What ``read`` makes of each row that is of interest, and how many rows were refused."""
+    """The results of ``read`` that are not None, and how many rows were refused."""
     results = []
     refused = 0
     for row in rows:
@@ -210,8 +211,8 @@ def _gib(mib: float) -> float:
 def _bandwidths(network: Row) -> dict[str, float]:
     """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded.
 
-    Absent where unknown. Several cards have no more than the words say: on a g6e.48xlarge each of
-    four may use all of its 400 Gbit/s.
+    Absent where unknown. The words limit the sum of several cards: on a g6e.48xlarge each of four
+    may use all of its 400 Gbit/s.
     """
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
@@ -225,7 +226,7 @@ def _bandwidths(network: Row) -> dict[str, float]:
         figures = [card.get(f"{which}BandwidthInGbps") for card in cards]
         totals = [worded[which]] if which in worded else []
         if figures and all(figures):
-            # One card knows better than the words.
+            # The figure of a single card is more exact than the words.
             totals = [sum(figures), *(totals if len(figures) > 1 else [])]
         if totals:
             bandwidths[f"{which.lower()}_gbps"] = round(float(min(totals)), 6)

@@ -22,7 +22,7 @@ from deepvm.errors import CloudError
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 URL_VARIABLE = "DEEPVM_ADVISOR_URL"
 
-_AGAIN = "try again later; without it, types are not marked by how often they are interrupted"
+_ADVICE = "try again later; without it, types are not marked by how often they are interrupted"
 
 
 class AdvisorProvider(Provider):
@@ -34,12 +34,12 @@ class AdvisorProvider(Provider):
     def __init__(self) -> None:
         """Take the file from ``DEEPVM_ADVISOR_URL``, else from AWS.
 
-        A RequestError if that is no web address.
+        Raises RequestError: that is no web address.
         """
         super().__init__(ADVISOR, "AWS Spot Advisor", self._read_bands)
         url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
         # The real file has about 10 MiB.
-        self.file = PublicFile(url, f"Spot Advisor at {shown(url)}", URL_VARIABLE, _AGAIN)
+        self.file = PublicFile(url, f"Spot Advisor at {shown(url)}", URL_VARIABLE, _ADVICE)
         self._lock = threading.Lock()
         self._regions = lru_cache(maxsize=1)(self._download)
 
@@ -52,7 +52,7 @@ class AdvisorProvider(Provider):
         types = tables.get("Linux") if isinstance(tables, dict) else None
         if not isinstance(types, dict):
             raise self.file.unreadable(f"the file has no table for Linux in {region}")
-        # type() and not isinstance(): True is no band.
+        # type() and not isinstance(), which would accept True as band 1.
         bands = {
             name: row["r"]
             for name, row in sorted(types.items())
