@@ -33,7 +33,7 @@ def document_of(kind: str, item: Any) -> dict[str, Any]:
         if raw is ABSENT:
             continue
         value = _plain(None, raw) if schema.get("exact") else _value(schema, raw)
-        # What a caller states is in the document even if it is None
+        # A value that a caller passes with ``With`` is in the document even if it is None
         given = "null" in schema or (isinstance(item, With) and key in item.values)
         if value is not None or given or not schema.get("optional"):
             document[key] = value
@@ -45,7 +45,7 @@ def ordered(kind: str) -> dict[str, Schema]:
     """The properties of an object, in the order of the document."""
     schemas = properties(kind)
     order = sorted(schemas, key=lambda key: bool(schemas[key].get("optional")))
-    # Reversed, as each is put right after the same key: the first comes first then
+    # Reversed: of several keys after the same one, the last that is inserted comes first
     for key in [key for key in reversed(order) if "after" in schemas[key]]:
         earlier = schemas[key]["after"]
         order.remove(key)

@@ -38,7 +38,7 @@ _UNFIT = re.compile(
 
 
 class InvalidValueError(ValueError):
-    """The reason for which a validator refuses a value, where the description does not tell it."""
+    """Why a value is refused, where the description of its field does not give the reason."""
 
 
 def _plain_digits(value: Any) -> Any:
@@ -163,7 +163,8 @@ TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_n
 class Strict(BaseModel):
     """An object that people write: unknown fields are refused."""
 
-    # defer_build: parts are built once, as parts of the whole, and not each by itself too.
+    # defer_build: pydantic builds a nested model once, within the model that has it, instead of
+    # twice.
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 

@@ -58,7 +58,7 @@ def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> lis
 
 
 def rule_issues(broken: Iterable[tuple[KeyPath, str]], tree: Tree) -> list[Issue]:
-    """What rules that join fields say, as issues."""
+    """Violations of rules about several fields, as issues."""
     return [
         tree.issue(path, f"{tree.label(path)}: {message}")
         for path, message in islice(broken, MAX_ISSUES)

@@ -27,7 +27,7 @@ def json_schema(
         schema = writer.standard(declared(kind))
     if required is not None:
         schema["required"] = sorted(required)
-    # The first words of a schema say what it is of
+    # The description before the properties: readers open a schema to learn what it is about
     about = {"description": schema.pop("description")}
     written = {"$schema": DIALECT, "$id": f"{name}.schema.json", "title": title, **about, **schema}
     if writer.definitions:
@@ -70,6 +70,6 @@ class _Writer:
     def _reference(self, kind: str) -> str:
         name = kind.rpartition(".")[2]
         if name not in self.definitions:
-            self.definitions[name] = {}  # an object may hold itself
+            self.definitions[name] = {}  # set first: an object may hold others of its kind
             self.definitions[name] = self.object_of(kind)
         return f"#/$defs/{name}"

@@ -18,7 +18,7 @@ from deepvm.errors import CatalogFormatError, Issue
 
 Model = TypeVar("Model", bound=BaseModel)
 Rules = Iterable[tuple[KeyPath, str]]
-"""What fields together get wrong: the key to change, and why."""
+"""Violations of rules about several fields: the key to change, and why."""
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ class Exporter:
 
 @cache
 def environment() -> Environment:
-    """Templates, and filters that escape what a plan or the user says for each format."""
+    """Templates, and filters that escape values of a plan or of the user for each format."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

@@ -27,7 +27,8 @@ def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[
         allowed = f"a folder without {', '.join(existing)}, or --force to replace"
         raise RequestError("output_dir", str(folder), allowed)
     try:
-        # Nothing is made before everything is written, on the file system where it will be.
+        # All is written before the folder exists, and on its file system: a full disk leaves
+        # nothing behind, and os.replace does not work across file systems.
         nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
         with TemporaryDirectory(prefix=".deepvm-", dir=nearest) as staging:
             staged = [Path(staging) / file.name for file in export.files]

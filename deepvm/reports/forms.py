@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from deepvm.simulator.results import Results
 
 Table = tuple[list[str], list[list[Any]]]
-_MOST = 50  # rows of a table of HTML; a data frame has all
+_MAX_ROWS = 50  # rows of a table of HTML; a data frame has all
 
 
 @dataclass(frozen=True)
 class Views:
-    """An answer's document, and its rows with their header; both are made when they are asked for.
+    """An answer's document, and its rows with their header, made on each call.
 
     ``reason``: why there are no rows, if so.
     """
@@ -47,9 +47,11 @@ class Views:
         return pandas.DataFrame(rows, columns=header)
 
     def html(self) -> str:
-        """The first rows as a plain table; whatever stands in a cell is text."""
+        """The first rows as a plain table; cells are escaped, as text of users is in them."""
         header, rows = ([], []) if self.reason else self.rows()
-        return render("answer.html.j2", reason=self.reason, header=header, rows=rows, limit=_MOST)
+        return render(
+            "answer.html.j2", reason=self.reason, header=header, rows=rows, limit=_MAX_ROWS
+        )
 
 
 def to_frame(found: Answer) -> pandas.DataFrame:

@@ -50,7 +50,7 @@ def width_of(stream: TextIO) -> int:
         return USUAL_WIDTH
 
 
-def coloured(stream: TextIO) -> bool:
+def takes_color(stream: TextIO) -> bool:
     """Whether to use color.
 
     On a terminal that can show it, or with ``FORCE_COLOR``, never with ``NO_COLOR``.
@@ -62,17 +62,17 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
-def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, if the stream takes one.
+def paint(text: str, color: str, stream: TextIO) -> str:
+    """The text in an ANSI color, if the stream takes colors.
 
-    Each line by itself, so that a pager keeps it.
+    Each line separately: a pager such as ``less -R`` resets colors at the end of a line.
     """
-    if not coloured(stream):
+    if not takes_color(stream):
         return text
-    return "\n".join(f"\x1b[{colour}m{line}\x1b[0m" for line in text.split("\n"))
+    return "\n".join(f"\x1b[{color}m{line}\x1b[0m" for line in text.split("\n"))
 
 
-def room_of(text: str) -> int:
+def columns_of(text: str) -> int:
     """Columns that a text takes: letters of some scripts take two, some marks none."""
     if text.isascii():
         return len(text)
@@ -95,7 +95,7 @@ def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
         return [line]  # a command to be copied
     lines: list[str] = []
     for piece in _PIECE.findall(line):
-        if lines and room_of(lines[-1] + piece) <= width:
+        if lines and columns_of(lines[-1] + piece) <= width:
             lines[-1] += piece
         else:
             lines.append(indent + piece.lstrip() if lines else piece)
@@ -142,7 +142,7 @@ def fitted(text: str, stream: TextIO) -> str:
 def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
     """Write sentences, one a line.
 
-    A terminal's width is kept, with an indent, and doubts are in colour.
+    A terminal's width is kept, with an indent, and warnings are in color.
     """
     stream = stream or sys.stdout
     for line in lines:
@@ -179,7 +179,7 @@ class Column:
     @property
     def width(self) -> int:
         """Without wrapping."""
-        return max(map(room_of, (self.header, *self.cells)))
+        return max(map(columns_of, (self.header, *self.cells)))
 
     @property
     def least_width(self) -> int:
@@ -191,10 +191,10 @@ class Column:
         parts = self.cells
         if self.wrap and self.align == "left":
             parts = [piece for cell in self.cells for piece in pieces(cell)]
-        return max(map(room_of, (*parts, *self.header.split())), default=0)
+        return max(map(columns_of, (*parts, *self.header.split())), default=0)
 
     def aligned(self, text: str, width: int) -> str:
-        space = " " * (width - room_of(text))
+        space = " " * (width - columns_of(text))
         return space + text if self.align == "right" else text + space
 
 
@@ -239,7 +239,7 @@ def _row(
 ) -> str:
     """A row, in as many lines as its highest cell; ``bottom``: lower cells are at the last."""
     blocks = [
-        wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
+        wrapped(c, w, "") if columns_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
     ]
     # The lines of a header count from the last, which is next to the first row
     if bottom:
@@ -271,7 +271,7 @@ def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also
     """Write a table to ``stream`` (stdout), on a terminal in its width.
 
     ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table
-    that ranks, whose first column is called ``#`` or nothing, has its first row in colour.
+    that ranks, whose first column is called ``#`` or nothing, has its first row in color.
     """
     stream = stream or sys.stdout
     columns = [replace(c, cells=[*map(without_controls, c.cells)]) for c in columns]

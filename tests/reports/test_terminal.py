@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from deepvm.reports.terminal import (
     BEST,
     USUAL_WIDTH,
-    coloured,
     fitted,
     paint,
     pieces,
     print_lines,
+    takes_color,
     width_of,
     without_controls,
     wrapped,
@@ -115,7 +115,7 @@ def test_when_there_is_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
         for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
-            assert coloured(stream) == expected
+            assert takes_color(stream) == expected
             assert paint("a\nb", BEST, stream) == (
                 "\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb"
             )

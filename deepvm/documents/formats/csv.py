@@ -44,6 +44,7 @@ def load_table(text: str) -> Table:
             table.above.append((skipped + 1, match[1].lower(), match[2].strip()))
     records = _records(lines[skipped:], skipped)
     table.line, header = next(records, (skipped + 1, []))
+    # Spreadsheets pad all lines to the widest one, also a header below longer comments
     while header and not header[-1]:
         header.pop()
     if len(header) == 1 and _SEPARATOR.search(header[0]):

@@ -14,7 +14,9 @@ _WIDTH = 120
 
 
 def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
-    """Read JSON; ``number`` reads decimals. NaN and infinities are left to validation.
+    """Read JSON. NaN and infinities are left to validation.
+
+    ``number`` reads decimals: a float would change the last digits of prices.
 
     Raises FileSyntaxError.
     """
@@ -38,6 +40,7 @@ def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
         raise FileSyntaxError("not JSON: lists or objects are nested too deeply") from None
     except (ValueError, ArithmeticError):
         raise FileSyntaxError("not JSON: a number has too many digits") from None
+    # Lines are only needed for messages, and PyYAML is slow: it reads the text when one is made
     tree = Tree(value, lambda: _as_yaml(text).lines)
     if repeated:
         tree.issues = _as_yaml(text).issues or [Issue("a key is repeated (expected it once)")]
@@ -49,6 +52,7 @@ def _as_yaml(text: str) -> Tree:
     from deepvm.documents.formats import yaml
 
     try:
+        # JSON may be indented with tabs, which YAML refuses; lines stay the same
         return yaml.load(text.replace("\t", " "))
     except FileSyntaxError:
         return Tree(None, dict)

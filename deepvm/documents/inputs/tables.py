@@ -24,7 +24,7 @@ from deepvm.documents.reader import FileFormat, Rules
 from deepvm.documents.tree import KeyPath
 
 _STEP = properties("tables._StepDocument")
-# Beyond these it is a slip of the pen
+# Larger values are typing errors, such as milliseconds in a column of seconds
 MAX_STEP_S: float = _STEP["step_s"]["maximum"]
 MAX_GPUS: int = _STEP["gpus"]["maximum"]
 MAX_BATCH: float = _STEP["batch"]["maximum"]

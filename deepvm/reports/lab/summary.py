@@ -27,7 +27,7 @@ REFERENCES = {
     "ref-blk": "blocking checkpoints, no failures (ECRL's reference)",
     "none": "neither checkpoints nor failures (ECRL's reference has blocking checkpoints)",
 }
-"""What others are compared with, in order of preference."""
+"""Policies that others are compared with, in order of preference."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ def doubts(speed: TrainingSpeed) -> Iterator[str]:
 
 
 def print_prediction(speed: TrainingSpeed) -> None:
-    """A few lines on stdout; what does not fit is said at their top."""
-    # That a model does not fit stands above the figures, not below
+    """A few lines on stdout; that a model does not fit comes first."""
+    # Left out: the template has it above the figures, which mean little then
     others = [text for text in doubts(speed) if not text.startswith(NO_FIT)]
     print_text("performance_predict", speed=speed, doubts=others)
 

@@ -14,12 +14,12 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
 
     Where ``profile scaling`` does not train the workload, that for steps timed elsewhere.
     """
-    # Most answers advise no measurement
+    # Imported late: most answers advise no measurement
     from deepvm.catalog.published.workloads import presets
     from deepvm.planner.measurement import REPEATS
     from deepvm.profiling.workload.spec import DTYPES, PRESETS
     from deepvm.reports.pages import sentences
 
-    say = sentences("measure.j2").command
-    text: str = say(found, training, presets(), PRESETS, DTYPES, REPEATS)
+    command = sentences("measure.j2").command
+    text: str = command(found, training, presets(), PRESETS, DTYPES, REPEATS)
     return " ".join(text.split())

@@ -57,14 +57,15 @@ _LIMITS = {
     "worth": "what is worth its price",
 }
 _OLD_DAYS = 7
-_LEAST_GAIN = 0.005
+_MIN_GAIN = 0.005
+"""Smaller gains of a higher budget are not worth a sentence."""
 _USELESS_SPEED = 0.05
 """A share of the first plan's speed below which a plan is no alternative."""
 _LATE = 0.1
-"""A probability of missing the deadline that is called out."""
+"""A probability of missing the deadline from which on a note says so."""
 _FEW_STEPS = 100
 """Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it."""
-_EVEN, _MOST_EVEN = 0.2, 0.99
+_EVEN, _MAX_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans are about equal."""
 
 
@@ -167,7 +168,7 @@ class PlanView:
 
     @property
     def knows_lifetime(self) -> bool:
-        """Whether the user has said how long a spot VM lives."""
+        """Whether the user has given a lifetime of spot VMs."""
         request = self.answer.request
         return request.life_s is not None or bool(request.work and request.work.mttp_s is not None)
 
@@ -233,8 +234,8 @@ def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Ite
             yield Note("reserved", text, "!")
     yield from _few_steps(first, request)
     if answer.doubt:
-        cure = "a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
-        yield Note("proof", f"not proven: {answer.doubt}", "!", cure)
+        action = "a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
+        yield Note("proof", f"not proven: {answer.doubt}", "!", action)
     as_of = answer.catalog.provenance.prices_as_of
     if as_of is not None and (now.date() - as_of).days > _OLD_DAYS:
         text = f"prices {(now.date() - as_of).days} days old ({answer.catalog.region})"
@@ -252,7 +253,7 @@ def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
     if limits:
         text = f"limited by {limits}"
     change = answer.next_change
-    if change is not None and change.gain is not None and change.gain >= _LEAST_GAIN:
+    if change is not None and change.gain is not None and change.gain >= _MIN_GAIN:
         gain = gain_words(change.gain, answer.request.objective)
         plan = cluster_words(change.recommendation.cluster)
         text += f"; {in_cents(change.budget)} $/h {gain}: {plan}"
@@ -277,7 +278,7 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
     for other in answer.configurations[1:]:
         odds = other.prediction.faster_than_first if other.prediction else None
         other_gpu = other.cluster.gpu.gpu != answer.configurations[0].cluster.gpu.gpu
-        if odds is not None and _EVEN <= odds < _MOST_EVEN and other_gpu:
+        if odds is not None and _EVEN <= odds < _MAX_EVEN and other_gpu:
             rivals.append((odds, other))
     if rivals:
         odds, other = max(rivals, key=lambda rival: rival[1].kept_throughput.value)
@@ -292,17 +293,16 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return
-    mine = first.cluster
-    its = steady.cluster
-    if (mine.gpu, mine.gpu_count) == (its.gpu, its.gpu_count):
+    gpus, steady_gpus = ((c.gpu, c.gpu_count) for c in (first.cluster, steady.cluster))
+    if gpus == steady_gpus:
         return  # the same VMs without preemptions are always faster
     bad = first.throughput * first.prediction.kept.low
     better = []
     if bad * MIN_WORTHWHILE_GAIN < steady.throughput:
         better.append("faster")
     # Dollars per work, multiplied out: nothing may be left at a bad time
-    its_price, price = float(steady.usd_per_hour), float(first.usd_per_hour)
-    if price * steady.throughput > MIN_WORTHWHILE_GAIN * its_price * bad:
+    steady_price, price = float(steady.usd_per_hour), float(first.usd_per_hour)
+    if price * steady.throughput > MIN_WORTHWHILE_GAIN * steady_price * bad:
         better.append("cheaper")
     if better:
         text = f"at a bad time, when spot VMs live for hours, 'no spot' is {' and '.join(better)}"

@@ -23,7 +23,7 @@ from deepvm.reports.pages import sentences
 ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""
 STALE_DAYS = 30
-"""Spot prices older than this are called out as old."""
+"""Spot prices older than this get a note that they are old."""
 
 
 def price_origins(catalog: Catalog) -> list[Origin]:
@@ -52,7 +52,7 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     files = dict.fromkeys(o.source for o in origins if o.source in TITLES)
     if files:
         line += f", from {joined(files)}"
-    # That a cloud without a way to ask it is not asked is no news.
+    # A cloud without an API is never asked: a reason would be noise in each answer.
     reasons = [c.provenance.not_asked for c in not_asked if cloud_of(c.name).has_api]
     if reasons:
         line = f"{reasons[0].replace(' were found', '')}: {line}"
@@ -144,26 +144,26 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
 
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
-    found = [_of_its_type(w, r) for r in answer.configurations for w in r.warnings]
-    found += answer.catalog.provenance.doubts
+    warnings = [_of_its_type(w, r) for r in answer.configurations for w in r.warnings]
+    warnings += answer.catalog.provenance.doubts
     for r in answer.configurations if answer.catalog.memory_nodes.sustained else ():
         if r.cluster.memory and r.cluster.memory.instance.network_baseline_gbps is None:
             node = r.cluster.memory.instance
-            found.append(
+            warnings.append(
                 f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s,"
                 " used here, may be a peak"
             )
     for r in [*answer.configurations, *(a.recommendation for a in answer.alternatives)]:
         gpu = r.cluster.gpu
-        alone = speedup_of_one(r)
-        if r.prediction is None and abs(alone - 1) > ODD_START:
+        start = speedup_of_one(r)
+        if r.prediction is None and abs(start - 1) > ODD_START:
             better = [k for k in ("ring", "measured") if gpu.curve(k)]
             hint = f"; '--speedup {better[0]}' does not" if better else ""
-            found.append(
-                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} instead of 1, "
+            warnings.append(
+                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {start:.2f} instead of 1, "
                 f"so it misjudges small clusters{hint}"
             )
-    return _grouped(list(dict.fromkeys(found)))
+    return _grouped(list(dict.fromkeys(warnings)))
 
 
 def speedup_of_one(r: Recommendation) -> float:
@@ -186,16 +186,16 @@ def _of_its_type(warning: str, r: Recommendation) -> str:
     return f"{r.cluster.gpu.name}: {warning}"
 
 
-def _grouped(found: list[str]) -> list[str]:
+def _grouped(warnings: list[str]) -> list[str]:
     """Doubts, with those about unpublished GPUs joined.
 
     An example is ``no published run of 7B on A100 or H100 ...``.
     """
     heads: dict[tuple[str, str], list[str]] = {}
-    for doubt in found:
+    for doubt in warnings:
         head, on, rest = doubt.partition(" on ")
         if doubt.startswith(UNPUBLISHED) and on:
             gpu, _, tail = rest.partition(" in ")
             heads.setdefault((head, tail), []).append(gpu)
     merged = [f"{head} on {joined(gpus, 'or')} in {tail}" for (head, tail), gpus in heads.items()]
-    return merged + [d for d in found if not d.startswith(UNPUBLISHED)]
+    return merged + [d for d in warnings if not d.startswith(UNPUBLISHED)]

@@ -1,7 +1,7 @@
 """Figures of a plan in words, for tables, notes and sentences.
 
-Ranges of risks come from AWS's bands and are rounded outwards, so that no more is said than is
-known.
+Ranges of risks come from AWS's bands and are rounded outwards, as narrower ones would look more
+certain than the bands are.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def amount(bill: Bill | BillItem, once: str = " once") -> str:
 
 
 def about(bill: Bill) -> str:
-    """``~`` where a rate is not the cloud's own word, or another region's."""
+    """``~`` where a rate is from elsewhere than the cloud itself, or of another region."""
     if bill.doubtful or bill.other_region:
         return "~"
     return ""

@@ -43,8 +43,8 @@ def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
     for name, p in changes:
         prices = [_text(price) for price in (p.old, p.new, p.difference)]
         if any(prices):
-            what = [name, p.instance_type, p.market.value, p.zone, None]
-            rows.append([*what, *prices, percent(p)])
+            key = [name, p.instance_type, p.market.value, p.zone, None]
+            rows.append([*key, *prices, percent(p)])
     for f in diff.figures:
         rows.append(["figure", f.instance_type, None, None, f.figure, f.old, f.new, None, None])
     return CSV_HEADER, rows

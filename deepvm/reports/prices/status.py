@@ -28,9 +28,9 @@ def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetim
     entries = cache.entries(now)
     shown: list[Entry] = []
     for region in regions or dict.fromkeys(e.region for e in entries):
-        here = {kind: Entry(region, kind, state="absent") for kind in cloud.kinds}
-        here |= {e.kind: e for e in entries if e.region == region}
-        shown += here.values()
+        of_region = {kind: Entry(region, kind, state="absent") for kind in cloud.kinds}
+        of_region |= {e.kind: e for e in entries if e.region == region}
+        shown += of_region.values()
     for region in cloud.snapshot_regions():
         if not regions or region in regions:
             embedded = cloud.snapshot(region).items()
@@ -104,7 +104,7 @@ def _renewal(region: str, kind: str) -> str | None:
 
 
 def print_quotes(requests: Sequence[SignalRequest], quotes: Quotes, now: datetime) -> None:
-    """Write the table of what a cloud was asked for."""
+    """Write a table of the requests to a cloud, with the state of each answer."""
     rows = []
     for request in requests:
         signal = quotes.signals.get(request)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepvm.profiling.saturation.measure_saturation import Saturation
     from deepvm.reports.pictures import Style
 
-MOST_ON_A_LINEAR_SCALE = np.log(50.0)
+_MAX_LINEAR_LOG_RATIO = np.log(50.0)
 """Steps whose times differ by a larger factor are drawn on a logarithmic scale."""
 
 
@@ -140,7 +140,7 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
         for batch, style in zip(batches, STYLES, strict=False):
             _draw_batch(axes, fit, gpus, batch, style, shade=batch == batches[0])
         mark_guess(axes, REACH * known.gpus[1], most)
-        if np.ptp(np.log(fit.steps.step_s)) > MOST_ON_A_LINEAR_SCALE:
+        if np.ptp(np.log(fit.steps.step_s)) > _MAX_LINEAR_LOG_RATIO:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: format_step(value))
         else:

@@ -1,4 +1,4 @@
-"""What papers print next to ours: ``data/reproduce/PAPER.json``, and how close is close.
+"""What papers print next to ours: ``data/reproduce/PAPER.json``, and when two figures agree.
 
 Figures are numbers and shares to some digit, times, bounds, or words.
 """

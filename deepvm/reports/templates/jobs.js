@@ -90,9 +90,9 @@ const runPage = {
     runPage.filtered();
   },
   filtered() {},
-  // What the server says: whole parts by name, and rows of events that are newer than what is here.
-  put(page, said) {
-    for (const [name, text] of Object.entries(said.parts || {})) {
+  // A message of the server: whole parts by name, and rows of events that are newer than what is here.
+  put(page, message) {
+    for (const [name, text] of Object.entries(message.parts || {})) {
       const part = page.getElementById(`part-${name}`);
       if (!part) { continue; }
       const regions = () => [...part.querySelectorAll("[tabindex]")];
@@ -103,9 +103,9 @@ const runPage = {
       if (focus >= 0 && regions()[focus]) { regions()[focus].focus({ preventScroll: true }); }
     }
     const rows = page.getElementById("event-rows");
-    if (rows && said.rows) {
+    if (rows && message.rows) {
       const made = page.createElement("tbody");
-      made.innerHTML = said.rows;
+      made.innerHTML = message.rows;
       rows.prepend(...made.children);
       while (rows.children.length > Number(rows.dataset.most)) { rows.lastElementChild.remove(); }
       runPage.filtered();

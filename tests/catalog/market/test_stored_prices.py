@@ -283,7 +283,7 @@ def test_a_clone_that_git_cannot_read_in_time(
     clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone.store(1, row("g4dn.xlarge", "0.15"))
-    monkeypatch.setattr(stored_prices, "_LIMIT_S", 0.0)
+    monkeypatch.setattr(stored_prices, "_GIT_TIMEOUT_S", 0.0)
     with pytest.raises(DataError, match="has not read it within"):
         stored(clone.folder, "us-east-1")
 

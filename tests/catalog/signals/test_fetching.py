@@ -84,8 +84,8 @@ def test_status_does_not_list_them(cache: Cache) -> None:
     assert cache.entries(NOW) == ()
 
 
-def test_auto_loses_patience_sooner_than_refresh() -> None:
-    assert fetching.PATIENCE_S <= 60 < fetching.GIVE_UP_S
+def test_auto_gives_up_sooner_than_refresh() -> None:
+    assert fetching.AUTO_GIVE_UP_S <= 60 < fetching.GIVE_UP_S
 
 
 def test_boto3_is_not_loaded_by_any_of_this() -> None:

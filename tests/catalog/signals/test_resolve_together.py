@@ -100,7 +100,7 @@ def test_no_regions(cache):
 
 
 def test_a_source_that_never_answers_is_given_up(cache, monkeypatch):
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(fetching, "AUTO_GIVE_UP_S", 0.3)
     with soon(3):
         found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
     assert found.signals["spot"].origin == "snapshot" and found.signals["specs"].origin == "live"
