@@ -165,7 +165,9 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, go
         in after
     )
     assert f"n_sat of g4dn.xlarge to c5.xlarge {today};" in after
-    assert f"speed-up of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam. '--tables" in after
+    assert (
+        f"speed-up of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam. '--tables" in after
+    )
     assert "Doubt: g4dn.xlarge alone links" in after
     assert good("recommend", *PAPER, "--tables", "paper") == before
     document = json.loads(good("recommend", *PAPER, "-o", "json"))
