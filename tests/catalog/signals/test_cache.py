@@ -289,7 +289,7 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     cache.write(signal("quotas"), NOW)
     cache.write(signal("on-demand", "eu-west-1"), NOW)
     file_of(cache, "advisor").write_text("{}")
-    file_of(cache, "history-7").write_text("{}")
+    file_of(cache, "history:7").write_text("{}")
     file_of(cache).with_name("note.txt").write_text("not ours")
     file_of(cache).with_name("note.json").write_text("{}")
     (cache.folder / "LOST+FOUND").mkdir()
