@@ -118,18 +118,18 @@ def test_saved_it_is_used_at_once(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "file", "what"),
     [
-        (["--batch", "64"], "eflops-resnet50.json", "batch 128 there, 64 here"),
+        (["--batch", "64"], "eflops-resnet50.json", "batch 128 there, 64 now"),
         (
             ["--instance-type", "g5.xlarge"],
             "eflops-resnet50.json",
             "instance_type 'g4dn.xlarge' there, 'g5.xlarge'",
         ),
-        (["--launcher", "local"], "eflops-resnet50.json", "local False there, True here"),
-        (["--sizes", "1,2"], "scaling-resnet50.json", "sizes [1, 2, 4, 8] there, [1, 2] here"),
+        (["--launcher", "local"], "eflops-resnet50.json", "local False there, True now"),
+        (["--sizes", "1,2"], "scaling-resnet50.json", "sizes [1, 2, 4, 8] there, [1, 2] now"),
         (
             ["--checkpoint-size", "1GB"],
             "saturation.json",
-            "checkpoint_bytes 300000000 there, 1000000000 here",
+            "checkpoint_bytes 300000000 there, 1000000000 now",
         ),
     ],
 )
