@@ -62,13 +62,13 @@ def _law_rules(law: Mapping[str, Any] | None, path: KeyPath) -> Rules:
     try:
         fit = StepTimeFit.of_document(law)
         measured = fit.measured
-        good = min(astuple(fit.law)) >= 0 and fit.law.overlap >= 1
+        if min(astuple(fit.law)) < 0 or fit.law.overlap < 1:
+            raise ValueError("no law")
         for end in (0, -1):
             step = fit.predict(measured.nodes[end], measured.gpus[end], measured.batch[end])
-            good = good and 0 < step.low <= step.high < math.inf
+            if not 0 < step.low <= step.high < math.inf:
+                raise ValueError("no law")
     except (TypeError, KeyError, ValueError, IndexError, AttributeError):
-        good = False
-    if not good:
         yield path, "no fitted law (expected the law of these steps, as 'deepvm profile' fits it)"
 
 
