@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script_tables import print_rows
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.signals.cache import Cache
@@ -53,7 +52,7 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.io.host_info import cores, processor
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
-from deepvm.reports.terminal import Column
+from deepvm.reports.terminal import Column, print_rows
 
 FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 POLICIES = "static:10,static:33,static:100,thesis,adaptive"

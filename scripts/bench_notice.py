@@ -32,8 +32,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from script_tables import print_rows
-
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Tier
@@ -42,7 +40,7 @@ from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.host_info import processor
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.reports.terminal import Column
+from deepvm.reports.terminal import Column, print_rows
 
 GOALS_S = {"notice, 1 rank": 0.3, "notice, 2 ranks": 0.5, "takeover": 0.2}
 STATE_BYTES = 139_000_000

@@ -36,12 +36,11 @@ from typing import Any
 
 from recovery_parts import agent_step_s, folder_takeover_s, lone_step_s, node_takeover_s
 from recovery_runs import STEP_S, TUNED, Late, Run, Torchrun
-from script_tables import print_rows
 
 from deepvm.io.host_info import cores, processor
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
-from deepvm.reports.terminal import Column
+from deepvm.reports.terminal import Column, print_rows
 
 SILENT_S = 4.0
 """Without a heartbeat for so long a local machine is suspect (``deepvm/jobs/submission.py``)."""

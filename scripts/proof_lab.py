@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script_tables import print_rows
 
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.geometry import Geometry, ids_hash
 from deepvm.lab.records import Records
-from deepvm.reports.terminal import Column, print_lines
+from deepvm.reports.terminal import Column, print_lines, print_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "proof-lab"

@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from script_tables import print_rows
-
-from deepvm.reports.terminal import Column
+from deepvm.reports.terminal import Column, print_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ("bench_recovery.py", "--only", "notice", "--cloud", "netns", "--repeats", "50", "--check")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, TextIO
@@ -289,3 +289,9 @@ def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also
         ways = "'| less -S'" + (f" or '{also}'" if also else "")
         text = f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."
         print_lines([text], stream)
+
+
+def print_rows(head: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout, of columns without cells and of rows: for scripts and notebooks."""
+    columns = zip(head, *rows, strict=True)
+    print_table([replace(column, cells=cells) for column, *cells in columns])
