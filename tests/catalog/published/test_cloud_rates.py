@@ -79,7 +79,9 @@ def test_rates_are_plausible() -> None:
             assert Decimal("0.01") <= disk.usd_per_gb_month <= Decimal("0.5")
         assert len({d.kind for d in rates.disks}) == len(rates.disks)
         if rates.address is not None:
-            assert 0 < rates.address.of_spot <= rates.address.usd_per_hour <= Decimal("0.02")
+            spot = rates.address.spot_usd_per_hour
+            assert spot is None or 0 < spot <= rates.address.usd_per_hour
+            assert 0 < rates.address.usd_per_hour <= Decimal("0.02")
         if rates.bucket is not None:
             assert Decimal("0.005") <= rates.bucket.usd_per_gb_month <= Decimal("0.05")
         if rates.egress is not None:

@@ -279,7 +279,7 @@ def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_pat
     out.mkdir()
     with filling(out, "deepvm lab run"):
         code, _, err = run("lab", "run", matrix, "--out", out)
-    assert code == 2 and "no other 'deepvm lab run' is writing to now" in err
+    assert code == 2 and "no other 'deepvm lab run' writes to now" in err
 
 
 def test_out_that_is_empty_is_not_the_current_folder(run: Run, matrix: Path) -> None:

@@ -292,7 +292,7 @@ def test_a_pool_that_ends_before_the_slow_end_of_what_is_known_is_told() -> None
     said = [
         w
         for w in between.warnings
-        if "at the slow end of what is known of its speed the job takes" in w
+        if "at the slow end of the interval of its speed the job takes" in w
     ]
     assert len(said) == 1 and "and block has" in said[0]
     assert not any("slow end" in w for w in after.warnings)

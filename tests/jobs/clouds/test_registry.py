@@ -18,7 +18,7 @@ def test_help_of_run() -> None:
 def test_help_of_inject() -> None:
     from deepvm.cli.jobs.jobs_group import inject
 
-    assert f"on clouds that can: {joined(clouds_that_preempt())}." in str(inject.__doc__)
+    assert f"on the clouds {joined(clouds_that_preempt())}." in str(inject.__doc__)
 
 
 def test_page_of_the_job_file() -> None:
