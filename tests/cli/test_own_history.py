@@ -127,7 +127,8 @@ def test_lives_that_were_ended_on_purpose_are_no_market_s(run: Run, place: str) 
         assert code == 2 and "allowed: history:g4dn.xlarge/local" in err
     lived(place, "g4dn.xlarge", 9, 3)
     assert "3 lifetimes, 3 ended by a preemption" in run(*words, "history:g4dn.xlarge")[2]
-    assert "50 lifetimes" in run(*words, "history:g4dn.xlarge/local")[2]  # who names the pool wants it
+    # Whoever names the pool wants it
+    assert "50 lifetimes" in run(*words, "history:g4dn.xlarge/local")[2]
 
 
 def test_simulated_with_own_lives(run: Run, place: str) -> None:
