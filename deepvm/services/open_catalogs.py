@@ -143,7 +143,6 @@ class CatalogOpener:
         Of several clouds, those without prices are left out, with a note.
         """
         from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
-        from deepvm.catalog.market.open_markets import open_markets
 
         options = self.options
         names = options.clouds
@@ -160,6 +159,8 @@ class CatalogOpener:
                 error = RequestError("region", regions[0], allowed)
                 self._ignore_region(error, f"with --catalog {named}")
             regions = (named,) if named else regions
+        from deepvm.catalog.market.open_markets import open_markets  # not for other catalogs
+
         market = self._market()
         catalogs: list[Catalog] = []
         failed: list[DeepVMError] = []

@@ -114,3 +114,18 @@ def test_simulate_loads_nothing_heavy() -> None:
         "boto3",
         "torch",
     }
+
+
+def test_a_catalog_of_no_cloud_loads_no_market() -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "deepvm.cli.main"]
+    done = subprocess.run(
+        [*words, "recommend", "--pw", "3", "--catalog", "paper"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "deepvm.planner.search.ilp" in loaded
+    assert not [name for name in loaded if name.startswith("deepvm.catalog.market")]
+    assert not loaded & {"deepvm.catalog.public.public_market", "deepvm.core.bill", "pydantic"}
