@@ -48,8 +48,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	@$(COMPILE)
 	@touch $@ $(VENV)/.base $(VENV)/.docs
 
-# One more than there are cores: a third of the time tests wait for disks, threads and networks.
-WORKERS = $(shell echo $$(($$(nproc --all) + 1)))
+# Two more than there are cores: a third of the time tests wait for disks, threads and networks.
+WORKERS = $(shell echo $$(($$(nproc --all) + 2)))
 # Each worker imports all tests: twice as fast where the rewritten asserts of an earlier run are kept.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -14,7 +14,7 @@ _HOMES = {
     name: f"deepvm.{module}"
     for module, names in {
         "catalog.measured.tables": ("load_tables",),
-        "catalog.published.prediction": ("predict", "workload"),
+        "catalog.published.performance": ("predict", "workload"),
         "catalog.store": ("load_catalog",),
         "core.cluster.cluster": ("Cluster", "NodeGroup", "Recommendation", "Rejection"),
         "core.cluster.instances": ("Catalog", "Gpu", "InstanceType", "Market", "Quota"),
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from deepvm.catalog.measured.tables import load_tables
-    from deepvm.catalog.published.prediction import predict, workload
+    from deepvm.catalog.published.performance import predict, workload
     from deepvm.catalog.store import load_catalog
     from deepvm.core.answer import Answer
     from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation, Rejection

@@ -28,8 +28,6 @@ A budget for which nothing is feasible, or a solver that ran out of time, is a *
 errors.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence
@@ -56,17 +54,13 @@ class RequestError(DeepVMError, ValueError):
     exit_code = 2
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
-        """See the class."""
         self.option = option
         self.value = value
         self.allowed = allowed
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
     def about(self, name: str) -> str:
-        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``.
-
-        What was probably meant is shown with its option, to be copied.
-        """
+        """The message for a person who knows the option as ``name``; guesses can be copied."""
         found = f"{self.shown} cannot be used"
         # No value that could be shown
         if self.value is None or self.value is False:
@@ -76,10 +70,6 @@ class RequestError(DeepVMError, ValueError):
         return f"{name}: {found}; allowed: {self._allowed_for(name)}"
 
     def _allowed_for(self, name: str) -> str:
-        """What is allowed.
-
-        Names that were probably meant stand behind an option, if ``name`` is one.
-        """
         before, meant, rest = self.allowed.partition("did you mean ")
         if not meant or not name.startswith("--") or rest.startswith("--"):
             return self.allowed
@@ -88,7 +78,6 @@ class RequestError(DeepVMError, ValueError):
 
     @property
     def shown(self) -> str:
-        """The value as in Python, at most a line."""
         try:
             text = repr(self.value)
         except ValueError:  # the interpreter writes no integers of more than 4300 digits
@@ -111,17 +100,16 @@ class MissingExtraError(RequestError):
         super().__init__(option, library, cure)
 
     def __str__(self) -> str:
-        """Say what is missing and how to get it."""
         return self.about(self.option)
 
     def about(self, name: str) -> str:
-        """As of :class:`RequestError`."""
         return (
             f"{name if self.option else 'this'} needs {self.library}, which is not installed;"
             f" {self.allowed}"
         )
 
 
+# Optional libraries, and the extras that bring them
 EXTRAS = {
     "matplotlib": "plot",
     "pandas": "pandas",
@@ -133,7 +121,6 @@ EXTRAS = {
     "torch": "train",
     "uvicorn": "run",
 }
-"""Optional libraries, and the extras that bring them."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
@@ -188,7 +175,6 @@ class CatalogNotFoundError(DataError):
     """Neither an embedded catalog nor a readable file."""
 
     def __init__(self, name: str, why: str, embedded: Sequence[str]) -> None:
-        """Name the embedded catalogs."""
         self.name = name
         self.why = why
         self.embedded = tuple(embedded)
@@ -207,31 +193,21 @@ class MissingDataError(DataError):
 
 
 class CloudError(DeepVMError):
-    """The cloud or the network failed.
-
-    Attributes:
-        what: what was being done, such as ``ec2 DescribeInstanceTypes in us-east-1``.
-        why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``,
-            ``timeout``, ``network`` or ``reply``, for programs.
-        detail: the same for people, without secrets. advice: what to do about it.
-    """
+    """The cloud or the network failed: names the call and what to do."""
 
     exit_code = 5
 
     def __init__(self, what: str, why: str, detail: str, advice: str) -> None:
-        """See the class."""
-        self.what = what
+        self.what = what  # such as ``ec2 DescribeInstanceTypes in us-east-1``
+        # credentials, expired, permission, region, clock, throttled, timeout, network or reply
         self.why = why
-        self.detail = detail
+        self.detail = detail  # the same for people, without secrets
         self.advice = advice
         super().__init__(f"{what}: {detail}; {advice}")
 
 
 class CheckpointError(DeepVMError):
-    """A checkpoint could not be saved, sent or read.
-
-    The message names the place, the cause and the next step.
-    """
+    """A checkpoint could not be saved, sent or read."""
 
 
 class TierBusyError(CheckpointError):

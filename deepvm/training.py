@@ -18,14 +18,11 @@ microsecond. Scripts with a :class:`deepvm.checkpoint.Checkpointer` need none of
 standard library is imported.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, ScheduledSave
@@ -35,8 +32,8 @@ __all__ = ["backup", "check_save", "enter_step", "exit_step", "latest", "step_co
 
 log = logging.getLogger("deepvm.training")
 
-_LATEST_S = 600.0
-"""How long a backup may take to arrive."""
+_LATEST_S = 600.0  # a backup may take so long to arrive
+_NO_ANSWER = {"error": "the agent does not answer"}
 
 
 class _Training:
@@ -48,47 +45,37 @@ class _Training:
         self.steps = self.base = 0
         self.every = 0
         self.began_ns = self.ended_ns = 0
+        # From the end of the last step until this one began. Below 0: unknown, or it was a save.
         self.between_ns = -1
-        """From the end of the last step until this one began.
-
-        Below 0: unknown, or it was a save.
-        """
         self.due: ScheduledSave | None = None
+        # The save that the script was asked for, or that its backup answers; for one step
         self.current: ScheduledSave | None = None
-        """The save that the script was told of, or that its backup answers; for one step."""
         self.current_step = self.saved_step = -1
         self.due_ns = 0
         self.holds = False
 
     def agent(self) -> AgentLink | None:
-        """The agent, if any."""
         if not self.looked:
             self.looked = True
             self.link = AgentLink.find()
             every = os.environ.get(SAVE_EVERY, "").strip()
             if every.isascii() and every.isdigit():
                 self.every = int(every)
-            else:
-                self.every = 0
         return self.link
 
     def wanted(self) -> ScheduledSave | None:
-        """The save that was asked for after the last step, whether the script has looked or not."""
         return self.due or (self.current if self.current_step == self.steps else None)
 
     def told(self, save: ScheduledSave) -> None:
-        """The script saves now because of this."""
         self.current = save
         self.current_step = self.steps
         self.due_ns = time.perf_counter_ns()
 
     def saves_nothing(self) -> None:
-        """Before a preemption: nobody need wait for a part of this rank."""
         if self.link is not None and self.link.world > 1:
             self.link.tell({"tell": "nothing", "step": self.steps})
 
     def hold(self) -> None:
-        """After a save before a preemption: what comes next would be lost."""
         self.holds = False
         if self.link is not None and self.current is not None:
             self.link.hold(self.steps, self.current)
@@ -110,12 +97,7 @@ class _Step(AbstractContextManager[None]):
     def __enter__(self) -> None:
         enter_step()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             exit_step()
 
@@ -129,18 +111,13 @@ def step_context() -> AbstractContextManager[None]:
 
 
 def enter_step() -> None:
-    """A training step begins.
-
-    After a backup before a preemption it waits, because the step would be lost.
-    """
+    """A training step starts; after a backup before a preemption it waits first."""
     state = _training
     if state.agent() is None:
         return
-    known = state.ended_ns and state.steps not in (state.saved_step, state.current_step)
-    if known:
+    state.between_ns = -1
+    if state.ended_ns and state.steps not in (state.saved_step, state.current_step):
         state.between_ns = time.perf_counter_ns() - state.ended_ns
-    else:
-        state.between_ns = -1
     if state.holds:
         state.hold()
     wanted = state.wanted()
@@ -191,9 +168,7 @@ def check_save() -> bool:
 
 
 def backup(path: str | Path) -> None:
-    """Have a file or folder uploaded in the background, under a checksum.
-
-    Older backups are removed afterwards.
+    """Have a file or folder uploaded in the background; older backups are removed afterwards.
 
     It must not be changed until :func:`check_save` is true again; give each save a path of its own
     if it may be.
@@ -213,45 +188,32 @@ def backup(path: str | Path) -> None:
         save = state.current
         stall_s = link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9
     state.saved_step = state.steps
-    found = link.ask(
-        {
-            "ask": "backup",
-            "path": place,
-            "step": state.steps,
-            "save": list(save),
-            "stall_s": stall_s,
-        }
-    )
-    if found is None or "error" in found:
-        log.error(
-            "%s is not backed up: %s",
-            place,
-            "the agent does not answer" if found is None else found["error"],
-        )
+    message = {"ask": "backup", "path": place, "step": state.steps, "save": list(save)}
+    found = link.ask({**message, "stall_s": stall_s})
+    if found is None:
+        found = _NO_ANSWER
+    if "error" in found:
+        log.error("%s is not backed up: %s", place, found["error"])
         return
     link.saving(state.steps)
     state.holds = save.reason.holds
 
 
 def latest() -> Path | None:
-    """This rank's part of the newest backup, or rank 0's if that alone saved, fetched.
+    """This rank's part of the newest backup, or rank 0's if that alone saved; None without any.
 
-    None if there is none.
-
-    Raises CheckpointError: it cannot be fetched, or other ranks have parts of it and this one has
-    none.
+    Raises CheckpointError: it cannot be fetched, or other ranks have parts and this one has none.
     """
     link = _training.agent()
     if link is None:
         return None
     found = link.ask({"ask": "latest"}, _LATEST_S)
-    if found is None or "error" in found:  # to begin anew would be worse
-        if found is None:
-            why = "the agent does not answer"
-        else:
-            why = found["error"]
-        raise CheckpointError(f"the newest backup cannot be fetched: {why}")
+    if found is None:
+        found = _NO_ANSWER
+    if "error" in found:  # to start from the beginning would be worse
+        raise CheckpointError(f"the newest backup cannot be fetched: {found['error']}")
     _training.base = int(found.get("step", 0)) - _training.steps
-    if found.get("path"):
-        return Path(found["path"])
+    path = found.get("path")
+    if path:
+        return Path(path)
     return None

@@ -33,13 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.host_info import processor
-from deepvm.jobs.agent.trainer_socket import TrainerSocket
+from deepvm.jobs.agent.backups import TrainerSocket
 from deepvm.reports.terminal import Column, print_rows
 
 GOALS_S = {"notice, 1 rank": 0.3, "notice, 2 ranks": 0.5, "takeover": 0.2}

@@ -3,8 +3,10 @@
     python scripts/mutants.py core planner --count 20 --seed 1
 
 Each mutant is one change of one expression in ``deepvm/PACKAGE``: a comparison, an operator, a
-condition, a number or a returned value. The tests that name the mutated module run on it, ring by
-ring, until one fails. Prints a table, and the share that ring 1 kills.
+condition, a number or a returned value. The tests that run the changed line, and those that name
+its module, run on it, ring by ring, until one fails that passes without the change. Which tests run
+which line is measured once, in a run of the rings with coverage (``build/mutants/``; ``--fresh``
+measures again). Prints a table, and the share that ring 1 kills.
 """
 
 from __future__ import annotations
@@ -12,24 +14,43 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
+import json
 import os
+import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "build" / "mutants"
+SURVIVES, NOT_REACHED = "survives", "no test"
 RINGS = {
     "ring 1": "not system and not slow and not gpu",
     "ring 2": "system and not slow and not gpu",
     "ring 3": "slow and not gpu and not alone",
 }
 _NO_TESTS = 5  # pytest's exit code
+_PHASE = re.compile(r"\|(setup|run|teardown)$| \((setup|call|teardown)\)$")
+_GROUP = re.compile(r"@[^\]@]*$")  # pytest-xdist's, behind the name of a test
+_COVERAGE = """[run]
+source = {root}/deepvm
+parallel = true
+patch = _exit
+context = ${{PYTEST_CURRENT_TEST-}}
+data_file = {data}
+disable_warnings = no-data-collected, module-not-measured, couldnt-parse
+"""
 _OPERATORS: dict[type, type] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -56,6 +77,7 @@ class Mutant:
 
     path: Path  # relative to the repository
     line: int
+    lines: range  # of the statement, as far as it was changed
     before: str
     after: str
     text: str  # of the whole mutated module
@@ -103,6 +125,19 @@ def candidates(tree: ast.Module) -> Iterator[ast.AST]:
                 yield from (n for n in ast.walk(statement) if changed(n) is not None)
 
 
+def lines_of(tree: ast.Module, node: Any) -> range:
+    """From the beginning of the innermost statement around a node to the end of the node."""
+    around = [
+        statement.lineno
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.stmt)
+        and statement.lineno <= node.lineno
+        and (statement.end_lineno or 0) >= node.end_lineno
+    ]
+    last = node.test if isinstance(node, ast.If | ast.While) else node
+    return range(max(around), last.end_lineno + 1)
+
+
 def mutants(packages: list[str], count: int, seed: int) -> list[Mutant]:
     """Of each package ``count``, each module as probable as it is long."""
     chance, sample = random.Random(seed), []
@@ -113,10 +148,12 @@ def mutants(packages: list[str], count: int, seed: int) -> list[Mutant]:
             new = changed(node)
             assert new is not None
             ast.copy_location(new, node)
+            lines = lines_of(tree, node)
             text = ast.unparse(ast.fix_missing_locations(_Replace(node, new).visit(tree)))
             _Replace(new, node).visit(tree)
             words = ast.unparse(node).splitlines()[0], ast.unparse(new).splitlines()[0]
-            sample.append(Mutant(path.relative_to(ROOT), getattr(node, "lineno", 0), *words, text))
+            relative = path.relative_to(ROOT)
+            sample.append(Mutant(relative, getattr(node, "lineno", 0), lines, *words, text))
     return sample
 
 
@@ -142,36 +179,168 @@ def tests_of(module: Path) -> list[str]:
     return [str(path) for path in dict.fromkeys(files)] or [str(mirror)]
 
 
-def killer(copied: Path, mutant: Mutant, rings: list[str], timeout_s: float) -> str:
-    """The first ring of which a test fails, or ``""``."""
-    module = copied / mutant.path
-    original = module.read_text()
-    module.write_text(mutant.text)
-    try:
-        for ring in rings:
-            if fails(copied, tests_of(mutant.path), RINGS[ring], timeout_s):
-                return ring
-        return ""
-    finally:
-        module.write_text(original)
+class Reach:
+    """Which tests of a ring run which line, and how long each takes, measured once in a copy.
+
+    Tests that fail there without any change are left out.
+    """
+
+    def __init__(self, ring: str, folder: Path) -> None:
+        from coverage import CoverageData
+
+        self.ring = ring
+        self.seconds: dict[str, float] = {}
+        failed = set()
+        for line in (folder / "tests.jsonl").read_text().splitlines():
+            found = json.loads(line)
+            name = plain(found["test"])
+            self.seconds[name] = self.seconds.get(name, 0.0) + found["s"]
+            if found["failed"]:
+                failed.add(name)
+        for name in failed:
+            del self.seconds[name]
+        self._data = CoverageData(str(folder / "coverage"))
+        self._data.read()
+
+    def tests(self, mutant: Mutant, limit_s: float) -> list[str]:
+        """Those that name the module, then those that run the changed lines, the shortest first.
+
+        Of the latter as many as take ``limit_s``.
+        """
+        files = set(tests_of(mutant.path))
+        by_name = {name for name in self.seconds if name.partition("::")[0] in files}
+        found = sorted(by_name, key=self.seconds.__getitem__)
+        spent_s = 0.0
+        for name in sorted(self._running(mutant) - by_name, key=self.seconds.__getitem__):
+            spent_s += self.seconds[name]
+            if spent_s <= limit_s:
+                found.append(name)
+        return found
+
+    def _running(self, mutant: Mutant) -> set[str]:
+        measured = self._data.measured_files()
+        file = next((f for f in measured if f.endswith(f"/{mutant.path}")), None)
+        contexts = self._data.contexts_by_lineno(file) if file else {}
+        tests = {test_of(c) for line in mutant.lines for c in contexts.get(line, ())}
+        return tests & self.seconds.keys()
 
 
-def fails(copied: Path, tests: list[str], marks: str, timeout_s: float) -> bool:
-    """Whether one of these tests fails, or never ends."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marks]
-    environ = os.environ | {"PYTHONPATH": str(copied), "OMP_NUM_THREADS": "1", "CI": "true"}
-    try:
-        ended = subprocess.run(
-            [*command, *tests],
-            cwd=copied,
-            env=environ,
-            timeout=timeout_s,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return ended.returncode not in (0, _NO_TESTS)
+def plain(name: str) -> str:
+    """The name of a test without its group."""
+    return _GROUP.sub("", name)
+
+
+def test_of(context: str) -> str:
+    """The test that a context of coverage names, in its process or in one that it starts."""
+    return plain(_PHASE.sub("", context))
+
+
+def measured(ring: str, folder: Path, copied: Path, workers: int) -> Reach:
+    """Run a ring with coverage, if that was not done before."""
+    if not (folder / "tests.jsonl").exists():
+        print(f"{ring}: measuring which tests run which lines, in {folder}", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        config, data = folder / "coveragerc", folder / "coverage"
+        config.write_text(_COVERAGE.format(root=copied, data=data))
+        words = [f"--cov-config={config}", "--cov=deepvm", "--cov-context=test", "--cov-report="]
+        words += ["-n", str(workers), "--dist", "loadgroup", "-p", "mutants"]
+        record = folder / "tests.partial"
+        more = {"MUTANTS_RECORD": str(record), "COVERAGE_FILE": str(data)}
+        code, out = run_tests(copied, words, ring, None, more)
+        if code not in (0, 1):
+            sys.exit(out[-2000:])
+        record.rename(folder / "tests.jsonl")
+    return Reach(ring, folder)
+
+
+def pytest_configure() -> None:
+    """As a plugin of pytest: processes that tests start count too, under the test's name."""
+    if "PYTEST_XDIST_WORKER" in os.environ and "MUTANTS_RECORD" in os.environ:
+        config = Path(os.environ["MUTANTS_RECORD"]).with_name("coveragerc")
+        os.environ["COVERAGE_PROCESS_START"] = str(config)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """As a plugin of pytest: write down how long each test took, and whether it failed."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and "MUTANTS_RECORD" in os.environ:
+        line = {"test": report.nodeid, "s": report.duration, "failed": report.failed}
+        with open(os.environ["MUTANTS_RECORD"], "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@dataclass
+class Judge:
+    """``copies``: of the repository, one for each mutant that is looked at at a time."""
+
+    copies: queue.Queue[Path]
+    reaches: list[Reach]
+    timeout_s: float
+    limit_s: float
+
+    def __call__(self, mutant: Mutant) -> tuple[str, str]:
+        """The ring that kills a mutant and the test; else whether any test runs the line."""
+        copied = self.copies.get()
+        try:
+            return self._verdict(copied, mutant)
+        finally:
+            self.copies.put(copied)
+
+    def _verdict(self, copied: Path, mutant: Mutant) -> tuple[str, str]:
+        module = copied / mutant.path
+        original = module.read_text()
+        count = 0
+        for reach in self.reaches:
+            names = reach.tests(mutant, self.limit_s)
+            count += len(names)
+            module.write_text(mutant.text)
+            try:
+                failing = self._failing(copied, names, reach)
+            except subprocess.TimeoutExpired:
+                return reach.ring, "never ends"
+            finally:
+                module.write_text(original)
+            # A test that fails without the change, too, has seen nothing
+            if failing and not self._failing(copied, failing, reach):
+                return reach.ring, failing[0]
+        if count:
+            return SURVIVES, f"{count} tests"
+        return NOT_REACHED, ""
+
+    def _failing(self, copied: Path, names: list[str], reach: Reach) -> list[str]:
+        """The first of these tests that fails; several if it is not known which."""
+        for start in range(0, len(names), 500):  # as many as a command line takes
+            some = names[start : start + 500]
+            limit_s = min(self.timeout_s, 120 + 5 * sum(reach.seconds[name] for name in some))
+            code, out = run_tests(copied, ["-x", "-rfE", *some], reach.ring, limit_s, {})
+            if code not in (0, _NO_TESTS):
+                said = re.findall(r"^(?:FAILED|ERROR) (.+)$", out, re.MULTILINE)
+                return [name for name in some if said and said[0].startswith(name)] or some
+        return []
+
+
+def run_tests(
+    copied: Path, words: list[str], ring: str, timeout_s: float | None, more: Mapping[str, str]
+) -> tuple[int, str]:
+    """Pytest's exit code in a copy of the repository, and what it prints."""
+    path = os.pathsep.join([str(copied), str(copied / "scripts")])
+    environ = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | more
+    temporary = copied.with_name("tmp")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", RINGS[ring]]
+    # The same examples in each run. Not by the variable CI, for which pytest shows all differences
+    # of long values, and takes minutes to find them.
+    command.append("--hypothesis-seed=0")
+    ended = subprocess.run(
+        [*command, f"--basetemp={temporary}", *words],
+        cwd=copied,
+        env=environ,
+        timeout=timeout_s,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    return ended.returncode, ended.stdout
 
 
 def copy_of_the_repository(to: Path) -> None:
@@ -191,21 +360,46 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rings", default="1,2", help="such as 1,2,3")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a ring")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds of tests for a mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument("--fresh", action="store_true", help="measure anew which tests run what")
     given = parser.parse_args()
+    if given.fresh:
+        shutil.rmtree(MEASURED, ignore_errors=True)
+    sample = mutants(given.packages, given.count, given.seed)
     rings = [f"ring {number}" for number in given.rings.split(",")]
-    with tempfile.TemporaryDirectory(prefix="deepvm-mutants-") as folder:
-        copied = Path(folder)
-        copy_of_the_repository(copied)
-        killed = Counter[str]()
-        for mutant in mutants(given.packages, given.count, given.seed):
-            ring = killer(copied, mutant, rings, given.timeout)
-            killed[ring] += 1
-            print(f"{ring or 'survives':<9} {mutant.title}", flush=True)
-    total = sum(killed.values())
-    caught = total - killed[""]
-    print(f"{total} mutants: {dict(killed)}")
-    print(f"ring 1 kills {killed['ring 1']} of the {caught} that are killed")
+    killed: dict[str, Counter[str]] = {package: Counter() for package in given.packages}
+    with ExitStack() as stack:
+        judge = Judge(queue.Queue(), [], given.timeout, given.limit)
+        for _ in range(given.jobs):
+            folder = tempfile.TemporaryDirectory(prefix="deepvm-mutants-")
+            copied = Path(stack.enter_context(folder)) / "copy"
+            copy_of_the_repository(copied)
+            judge.copies.put(copied)
+        for ring in rings:
+            place = MEASURED / digest() / ring.replace(" ", "-")
+            judge.reaches.append(measured(ring, place, copied, given.jobs + 1))
+        verdicts = stack.enter_context(ThreadPoolExecutor(given.jobs)).map(judge, sample)
+        for mutant, (result, test) in zip(sample, verdicts, strict=True):
+            killed[mutant.path.parts[1]][result] += 1
+            print(f"{result:<9} {mutant.title}  {test}", flush=True)
+    columns = [*rings, SURVIVES, NOT_REACHED]
+    print("".join(f"{word:<14}" for word in ["package", *columns]))
+    for package, counts in killed.items():
+        print("".join(f"{word!s:<14}" for word in [package, *(counts[c] for c in columns)]))
+    total = sum(killed.values(), Counter[str]())
+    caught = sum(total[ring] for ring in rings)
+    print(f"{sum(total.values())} mutants: {dict(total)}")
+    print(f"ring 1 kills {total['ring 1']} of the {caught} that are killed")
     return 0
+
+
+def digest() -> str:
+    """Of the product: where its lines change, what was measured counts no more."""
+    found = hashlib.sha256()
+    for path in sorted((ROOT / "deepvm").rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 if __name__ == "__main__":

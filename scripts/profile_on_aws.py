@@ -197,7 +197,7 @@ class Job:
 
     def _sizes(self, text: str) -> tuple[int, ...]:
         from deepvm.profiling.scaling.measure_scaling import Task
-        from deepvm.services.profile.measuring import sizes_of
+        from deepvm.services.profile.campaign import sizes_of
 
         return Task("resnet50", sizes=sizes_of(text)).sizes_for(len(self.trainers))
 

@@ -274,7 +274,7 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
 def matrix_kills() -> Iterator[Finding]:
     """A matrix that is killed at 20 random moments."""
     test = (
-        "tests/lab/running/test_matrix_runner.py"
+        "tests/lab/test_matrix_runner.py"
         "::test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been"
     )
     words = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", test]

@@ -49,7 +49,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "bound": Part("100 notices: safe within step + 1.5 x save + 0.3 s", ()),
     "kills": Part(
-        "200 kills and each labelled point: nothing lost or left",
+        "200 kills and each labeled point: nothing lost or left",
         (
             "tests/jobs/test_kill_campaign.py::test_two_hundred_kills",
             "tests/jobs/test_kill_points.py::test_a_job_ends_well_whatever_is_killed",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from deepvm.io.agent_board import AGENT, BOARD, Board
-from deepvm.jobs.agent.trainer_socket import TrainerSocket
+from deepvm.jobs.agent.backups import TrainerSocket
 
 _STEPS = """
 import time

@@ -41,12 +41,19 @@ def cli_page() -> str:
     return text
 
 
+def type_name(annotation: Any) -> str:
+    """An annotation as it stands in the source, without modules."""
+    if isinstance(annotation, str):
+        return annotation
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(annotation))
+
+
 def shown(parameter: inspect.Parameter) -> str:
     """A parameter with its type, and its default where that is a plain value."""
     star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
     text = star + parameter.name
     if parameter.annotation is not parameter.empty:
-        text += f": {parameter.annotation}"
+        text += f": {type_name(parameter.annotation)}"
     if parameter.default is parameter.empty:
         return text
     plain = parameter.default is None or isinstance(
@@ -58,7 +65,8 @@ def shown(parameter: inspect.Parameter) -> str:
 def signature(name: str, thing: Any) -> str:
     """A thing's signature, one parameter a line; an enumeration's members; a property's type."""
     if isinstance(thing, property):
-        return f"{name}: {inspect.signature(thing.fget).return_annotation}"  # type: ignore[arg-type]
+        returned = inspect.signature(thing.fget).return_annotation  # type: ignore[arg-type]
+        return f"{name}: {type_name(returned)}"
     if isinstance(thing, enum.EnumMeta):
         return "\n".join(
             [f"class {name}:", *(f"    {m.name} = {json.dumps(m.value)}" for m in thing)]
@@ -83,7 +91,7 @@ def text_of(thing: Any) -> str:
     parts = [thing.__doc__]
     if inspect.isclass(thing) and not dataclasses.is_dataclass(thing) and "__init__" in vars(thing):
         parts.append(thing.__init__.__doc__)
-    text = "\n\n".join(inspect.cleandoc(part) for part in parts)
+    text = "\n\n".join(inspect.cleandoc(part) for part in parts if part)
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
 
 
@@ -95,7 +103,7 @@ def entry(title: str, code: str, thing: Any) -> str:
 def attributes(thing: Any) -> str:
     """A dataclass that users read and never make: its public fields."""
     fields = [
-        f"    {f.name}: {f.type}"
+        f"    {f.name}: {type_name(f.type)}"
         for f in dataclasses.fields(thing)
         if f.repr and not f.name.startswith("_")
     ]
@@ -186,15 +194,14 @@ def columns_of_answers() -> Iterator[tuple[str, list[str]]]:
 
 def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
-    from deepvm.reports.prices.diffs import CSV_HEADER
-    from deepvm.reports.reproduction import comparisons
-    from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER, deadline_rows
+    from deepvm.reports.prices.types import CSV_HEADER
+    from deepvm.reports.simulation.traces import FIT_HEADER, deadline_rows
     from deepvm.services.schemas import DOCUMENTS, rows_as
 
     yield "diff", CSV_HEADER
-    yield "reproduce", comparisons.CSV_HEADER
+    yield "reproduce", rows_as("performance.FigureRow", ())[0]
     yield "traces-fit", FIT_HEADER
-    yield "traces-replay", REPLAY_HEADER
+    yield "traces-replay", rows_as("simulation.ReplayCost", ())[0]
     yield "traces-deadline", deadline_rows([])[0]
     described = {name: found for name, found in DOCUMENTS.items() if found.kind}
     yield from (

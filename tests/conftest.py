@@ -16,6 +16,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from support import rings
 from support.effort import THOROUGH, examples
 from support.places import TESTS
@@ -60,6 +61,10 @@ settings.register_profile(
     derandomize=os.environ.get("CI") == "true",
 )
 settings.load_profile(_profile)
+# Hypothesis also draws constants of all modules that are loaded: examples would differ between
+# workers, and with every change, also where they are derandomized. The thorough suite draws them.
+if not THOROUGH and hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,12 +75,15 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        # What tests leave is small next to the modules that they load
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rings.mark_rings(items)
+    rings.keep_modules_together(items)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

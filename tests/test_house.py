@@ -27,9 +27,8 @@ from deepvm.cli.app import COMMANDS
 from deepvm.cli.help.completion import TABLES as NAME_TABLES
 from deepvm.exporters.registry import REGISTRY
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
-from deepvm.lab.faults.fault_registry import FAULTS
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS
-from deepvm.lab.strategies.strategy_registry import STRATEGIES
+from deepvm.lab.registry import FAULTS, STRATEGIES
 from deepvm.reports.reproduction.papers import PAPERS
 
 pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, once
@@ -60,25 +59,22 @@ PLACES = {
     # does
     "pulp": ["planner/search/ilp.py"],
     "highspy": ["planner/search/ilp.py"],
-    "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
-    "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/s3.py"],
+    "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/s3.py"],
     "jmespath": ["catalog/clouds/aws/"],
     "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "jinja2": [
-        "checkpoint/node/metrics_text.py",
+        "checkpoint/node/server.py",
         "exporters/base.py",
         "reports/compiled_templates.py",
         "reports/pages.py",
     ],
     "markupsafe": ["reports/pages.py"],
     "isal": ["checkpoint/format/"],
-    "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
-    "torchsnapshot": ["profiling/checkpoint/methods.py"],
-    "accelerate": [
-        "checkpoint/integrations/accelerate.py",
-        "checkpoint/integrations/prepared_loader.py",
-    ],
+    "safetensors": ["checkpoint/files/export.py", "lab/certify/attempt.py"],
+    "torchsnapshot": ["profiling/checkpoint/bench.py"],
+    "accelerate": ["checkpoint/integrations/accelerate.py", "checkpoint/integrations/session.py"],
     "lightning": ["checkpoint/integrations/lightning.py"],
     "transformers": ["checkpoint/integrations/huggingface.py"],
     "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
@@ -91,7 +87,7 @@ PLACES = {
         "jobs/controller/messages.py",
         "jobs/jobfile.py",
         "lab/matrix.py",
-        "lab/faults/fault.py",
+        "lab/records.py",
     ],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": [
@@ -106,13 +102,9 @@ PLACES = {
     ],
     "matplotlib": ["reports/"],
     "sqlalchemy": ["jobs/history/history.py"],
-    "starlette": ["jobs/controller/api.py", "jobs/controller/server.py", "reports/web/"],
-    "uvicorn": ["jobs/controller/server.py", "reports/web/site.py"],
-    "yaml": [
-        "exporters/base.py",
-        "reports/",
-        "documents/formats/yaml.py",
-    ],
+    "starlette": ["jobs/controller/api.py", "reports/web/"],
+    "uvicorn": ["jobs/controller/api.py", "reports/web/site.py"],
+    "yaml": ["exporters/base.py", "reports/", "documents/formats/yaml.py"],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
     "tomli": ["cli/settings.py"],
@@ -138,9 +130,10 @@ REGISTRIES = {
         f"deepvm.reports.reproduction.{name}_figures" for name in PAPERS
     },
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
-    "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},
+    "lab/registry.py": {
+        home.partition(":")[0] for homes in (FAULTS, STRATEGIES) for home in homes.values()
+    },
     "lab/launchers/launcher_registry.py": {home.partition(":")[0] for home in LAUNCHERS.values()},
-    "lab/strategies/strategy_registry.py": {home.partition(":")[0] for home in STRATEGIES.values()},
 }
 USERS_OWN = {"profiling/workload/models.py"}
 """Modules that load what the user names: a model as ``module:function``."""
@@ -303,9 +296,9 @@ def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "deepvm.exporters.skypilot" in arrows()["deepvm.exporters.registry"]
-    monkeypatch.setitem(REGISTRIES, "exporters/options.py", {"deepvm.exporters.zones"})
-    monkeypatch.setitem(REGISTRIES, "exporters/zones.py", {"deepvm.exporters.options"})
-    assert cycles(arrows()) == [{"deepvm.exporters.options", "deepvm.exporters.zones"}]
+    monkeypatch.setitem(REGISTRIES, "exporters/options.py", {"deepvm.exporters.base"})
+    monkeypatch.setitem(REGISTRIES, "exporters/base.py", {"deepvm.exporters.options"})
+    assert cycles(arrows()) == [{"deepvm.exporters.options", "deepvm.exporters.base"}]
 
 
 def test_a_wrong_arrow_is_seen() -> None:
@@ -329,7 +322,7 @@ def test_a_library_outside_its_place_is_seen() -> None:
         ("core/units.py", "requests"),
         ("planner/request.py", "pandas"),
         ("cli/main.py", "pydantic"),
-        ("profiling/checkpoint/bench.py", "torchsnapshot"),
+        ("profiling/checkpoint/node_bench.py", "torchsnapshot"),
     ]:
         assert place_is_wrong(Path(source), name)
 

@@ -87,6 +87,7 @@ def test_none_changes_more_than_three_files() -> None:
     }
 
 
+@pytest.mark.system
 def test_they_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tmp_path / "plan.json"
     recommend = ("recommend", "--pw", 3, "--catalog", "aws-us-east-1", "--offline")

@@ -157,3 +157,10 @@ def test_a_mutant_is_one_change_of_a_module() -> None:
         assert mutant.before != mutant.after
         assert compile(mutant.text, str(mutant.path), "exec")
         assert mutants.tests_of(mutant.path)
+
+
+def test_a_context_of_coverage_names_a_test() -> None:
+    mutants = importlib.import_module("mutants")
+    for context in ("tests/a.py::b[x@1 (2)]@some group|run", "tests/a.py::b[x@1 (2)] (call)"):
+        assert mutants.test_of(context) == "tests/a.py::b[x@1 (2)]"
+    assert mutants.test_of("tests/a.py::b@tests/a.py|setup") == "tests/a.py::b"

@@ -1,11 +1,4 @@
-"""What changed between two catalogs: types, prices and figures.
-
-Types are matched by exact name, prices compared as exact decimals. Every field of a type is
-compared, except the catalog's name and origin, the time of a zone's price, and an account's name of
-the zone.
-"""
-
-from __future__ import annotations
+"""What changed between two catalogs: types, prices and figures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -16,22 +9,17 @@ import numpy as np
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
 
-Plain = str | int | float | bool | None
-"""A printable figure; complex ones in words."""
-
+Plain = str | int | float | bool | None  # A printable figure; complex ones in words
 _NOT_FIGURES = frozenset(
     {"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"}
 )
+# VMs for which a changed curve is shown as S(n): its parameters alone are hard to read
 _SIZES = (2, 4, 8, 16, 32)
-"""VMs for which a changed curve is shown as S(n): its parameters alone are hard to read."""
 
 
 @dataclass(frozen=True)
 class PriceChange:
-    """One changed price: $/h before and now, None where it was or is not sold.
-
-    ``zone`` is empty for the region.
-    """
+    """$/h before and now, None where it was or is not sold; ``zone`` is empty for the region."""
 
     instance_type: str
     market: Market
@@ -48,7 +36,6 @@ class PriceChange:
 
     @property
     def percent(self) -> Decimal | None:
-        """The same in % of the old price."""
         if self.old is None or self.difference is None:
             return None
         return self.difference / self.old * 100
@@ -56,10 +43,7 @@ class PriceChange:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One changed figure, None where it is unknown or absent.
-
-    ``instance_type`` is empty for the catalog's own.
-    """
+    """Before and now, None where unknown or absent; ``instance_type``: empty for the catalog's."""
 
     instance_type: str
     figure: str
@@ -69,13 +53,7 @@ class FigureChange:
 
 @dataclass(frozen=True)
 class CatalogDiff:
-    """What changed from one catalog to another.
-
-    Attributes:
-        prices: of common types, the largest change first: those that came or went, then by the size
-            in %, then in $/h.
-        figures: all others, the catalog's own first, then in the order of the old catalog.
-    """
+    """What changed from one catalog to another."""
 
     old: Catalog
     new: Catalog
@@ -86,7 +64,6 @@ class CatalogDiff:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing changed."""
         return not (self.added or self.removed or self.prices or self.figures)
 
 
@@ -139,10 +116,6 @@ def _changes(
 
 
 def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
-    """All that is compared of a type, apart from prices.
-
-    Its GPUs as one figure where the other type has none.
-    """
     figures = {name: value for name, value in vars(instance).items() if name not in _NOT_FIGURES}
     gpu = instance.gpu
     if gpu is not None and gpu_parts:
@@ -158,10 +131,7 @@ def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
 
 
 def _catalog_figures(catalog: Catalog) -> dict[str, object]:
-    """All that is compared of a catalog besides its types.
-
-    A quota of 0 is a limit; none in use is no figure.
-    """
+    # A quota of 0 is a limit; none in use is no figure.
     about = catalog.provenance
     figures: dict[str, object] = {
         "region": catalog.region,
@@ -193,7 +163,6 @@ def _plain(value: object) -> Plain:
 
 
 def _in_words(curve: SpeedupCurve) -> str:
-    """S(n) at some sizes, then the parameters, then the source."""
     speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
     words = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
     words += _parameters(curve)

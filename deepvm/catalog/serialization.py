@@ -1,11 +1,6 @@
-"""Catalogs to and from plain documents (the contents of a JSON file).
-
-Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test
-validates the embedded documents, and users' files pass :mod:`deepvm.catalog.catalog_files`
-first.
-"""
-
-from __future__ import annotations
+"""Catalogs to and from plain documents (the contents of a JSON file)."""
+# Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test
+# validates the embedded documents, and users' files pass :mod:`deepvm.catalog.catalog_files` first.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -23,11 +18,9 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.bill import Rates
 
-CATALOG_VERSION = "deepvm.catalog/1"
-"""``schema_version`` of a catalog."""
-
-Document = Mapping[str, Any]
-"""A JSON object; numbers are int, Decimal or float."""
+CATALOG_VERSION = "deepvm.catalog/1"  # ``schema_version`` of a catalog
+AS_SHOWN = "a catalog, as `deepvm catalog show paper -o json` prints it"
+Document = Mapping[str, Any]  # A JSON object; numbers are int, Decimal or float
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
@@ -56,13 +49,9 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
     )
 
 
-def _rates(name: str, region: str) -> Rates | None:
-    """Rates of a catalog that has the name of a cloud's market, ``aws-us-east-1``.
-
-    Converted catalogs keep that name, and so their bill.
-    """
-    cloud = name.removesuffix(f"-{region}") if region else ""
-    if cloud not in REGISTRY:
+def _rates(name: str, region: str) -> "Rates | None":
+    cloud = name.removesuffix(f"-{region}")
+    if not region or cloud not in REGISTRY:
         return None
     from deepvm.catalog.published.cloud_rates import rates_of
 
@@ -85,21 +74,17 @@ def build_instance(raw: Document) -> InstanceType:
 
 def build_curve(raw: Document) -> SpeedupCurve:
     """Build a speed-up curve from an object of ``speedups``."""
-    about = {
-        name: _figure(value) for name, value in raw.items() if name != "kind" and value is not None
-    }
-    return _CURVES[raw["kind"]](**about)
-
-
-def _figure(value: Any) -> Any:
-    """A parameter of a curve in Python's own numbers."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return RingSpeedup(float(value["c"]), float(value["l"]))
-    if isinstance(value, Sequence):
-        return tuple((float(n), float(s)) for n, s in value)
-    return float(value)
+    about: dict[str, Any] = {}
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            about[name] = RingSpeedup(float(value["c"]), float(value["l"]))
+        elif isinstance(value, str):
+            about[name] = value
+        elif isinstance(value, Sequence):
+            about[name] = tuple((float(n), float(s)) for n, s in value)
+        elif value is not None:
+            about[name] = float(value)
+    return _CURVES[about.pop("kind")](**about)
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
@@ -107,7 +92,7 @@ def build_saturation(rows: Iterable[Document]) -> SaturationTable:
     return SaturationTable.from_rows([(float(r["network_gbps"]), int(r["n_sat"])) for r in rows])
 
 
-def build_quotas(rows: Iterable[Document], cloud: Cloud = DEFAULT_CLOUD) -> tuple[Quota, ...]:
+def build_quotas(rows: Iterable[Document], cloud: "Cloud" = DEFAULT_CLOUD) -> tuple[Quota, ...]:
     """Build quotas (vCPUs by family and market) from the rows of ``quotas``."""
     quotas = []
     for row in rows:
@@ -118,13 +103,8 @@ def build_quotas(rows: Iterable[Document], cloud: Cloud = DEFAULT_CLOUD) -> tupl
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
-    """The document of a catalog, from which :func:`build_catalog` builds an equal one.
-
-    Prices become JSON numbers whose shortest decimal form is the exact price.
-
-    Raises:
-        RequestError: a curve of a kind that the file format does not have.
-    """
+    """The document of a catalog, from which :func:`build_catalog` builds an equal one."""
+    # Prices become JSON numbers whose shortest decimal form is the exact price.
     as_of = catalog.provenance.prices_as_of
     return {
         "schema_version": CATALOG_VERSION,
@@ -150,10 +130,8 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
 
 
 def _instance_document(instance: InstanceType) -> dict[str, Any]:
-    document = {
-        "instance_type": instance.name,
-        **{name: _plain(getattr(instance, name)) for name in _ALWAYS},
-    }
+    document: dict[str, Any] = {"instance_type": instance.name}
+    document |= {name: _plain(getattr(instance, name)) for name in _ALWAYS}
     if instance.gpu is not None:
         document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
         # ``null`` for a GPU type without eFLOPS: people who edit the file see what is missing.
@@ -182,7 +160,6 @@ def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
 
 
 def _filled(record: object, *names: str) -> dict[str, Any]:
-    """JSON of these attributes, without those that are None or empty."""
     values = {name: _plain(getattr(record, name)) for name in names}
     return {name: value for name, value in values.items() if value not in (None, "")}
 
@@ -221,10 +198,6 @@ _WHERE_KNOWN = (
 
 
 def _plain(value: Any) -> Any:
-    """JSON of a figure.
-
-    A number is whole where it is whole, else the shortest decimal that reads back as the same.
-    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, tuple):

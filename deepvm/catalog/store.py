@@ -1,10 +1,4 @@
-"""Find, load and save catalogs: embedded ones by name, the user's by file.
-
-Embedded catalogs are trusted (a test validates them) and load without pydantic; files are validated
-first.
-"""
-
-from __future__ import annotations
+"""Find, load and save catalogs: embedded ones by name, the user's by file."""
 
 import json
 import os
@@ -15,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.clouds import CATALOG_ENDINGS, REGISTRY, cloud_of, region_in
-from deepvm.catalog.serialization import build_catalog, build_quotas, document_of
+from deepvm.catalog.serialization import AS_SHOWN, build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
 from deepvm.documents.formats.json import format_document
@@ -26,17 +20,14 @@ from deepvm.io.user_dirs import data_folder
 
 DEFAULT_CATALOG = "aws"
 
-
 _MAX_WARNINGS = 4
-_FILE = "a catalog, as `deepvm catalog show paper -o json` prints it"
 
 
 @lru_cache(maxsize=1)
 def embedded_names() -> tuple[str, ...]:
     """Names of the catalogs that come with deepvm, sorted."""
-    return tuple(
-        sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(".schema.json"))
-    )
+    files = data_folder().glob("*.json")
+    return tuple(sorted(p.stem for p in files if not p.name.endswith(".schema.json")))
 
 
 def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Any) -> Catalog:
@@ -77,14 +68,15 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         from deepvm.catalog.market.build_catalog import MarketRequest
         from deepvm.catalog.market.open_markets import open_markets
 
-        regions = [region] if region else []
+        regions = []
+        if region:
+            regions = [region]
         return open_markets(regions, MarketRequest(**market), cloud=cloud_of(name))[0]
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")
     catalog = _load(name)
-    zone = market.get("zone")
-    if zone:
+    if zone := market.get("zone"):
         catalog = catalog.within_zone(zone)
     if network == "baseline":
         return catalog.sustained()
@@ -99,7 +91,7 @@ def _load(name: str) -> Catalog:
     path = Path(name)
     if path.suffix.lower() in CATALOG_ENDINGS:
         try:
-            return _catalog_of(read_text(path, _FILE), path)
+            return _catalog_of(read_text(path, AS_SHOWN), path)
         except FileNotFoundError:
             reason = "no such file"
     elif os.path.isdir(name):
@@ -113,10 +105,7 @@ def _load(name: str) -> Catalog:
 
 
 def catalog_names() -> tuple[str, ...]:
-    """The catalogs that can be loaded without network, sorted.
-
-    They are the embedded ones and the snapshots of clouds.
-    """
+    """The catalogs that can be loaded without network, sorted."""
     snapshots = (
         f"{cloud.name}-{r}" for cloud in REGISTRY.values() for r in cloud.snapshot_regions()
     )
@@ -131,40 +120,23 @@ def every_type() -> Catalog:
 
 
 def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
-    """Load limits from a JSON file.
-
-    It holds ``{"schema_version": "deepvm.quotas/1", "quotas": [{family, market, vcpus}]}``.
-
-    Raises:
-        CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every
-            problem with its place.
-    """
+    """Load limits from a JSON file. Raises CatalogFormatError."""
     from deepvm.catalog.catalog_files import QUOTAS
 
     return build_quotas(QUOTAS.read(path).model_dump()["quotas"])
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """Format a catalog as ``.json``, which carries everything, or ``.csv``.
-
-    Also returns sentences about what the format cannot hold.
-    """
+    """Format a catalog as ``.json``, which carries everything, or ``.csv``."""
     if ending == ".csv":
-        from deepvm.catalog.catalog_csv import format_csv
+        from deepvm.catalog.catalog_files import format_csv
 
         return format_csv(catalog)
     return format_document(document_of(catalog)), ()
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalog to a file, whole or not at all; returns what its format cannot hold.
-
-    The ending of the name decides the format.
-
-    Raises:
-        RequestError: the name ends neither in ``.json`` nor in ``.csv``.
-        DataError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a ``.json`` or ``.csv``, whole or not at all; returns what its format cannot hold."""
     file = Path(path)
     ending = file.suffix.lower()
     if ending not in CATALOG_ENDINGS:
@@ -175,9 +147,8 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 
 def _catalog_of(text: str, path: Path) -> Catalog:
-    """A catalog from a user's file, validated, with warnings about implausible prices."""
     from deepvm.catalog.catalog_files import CSV_CATALOG, JSON_CATALOG
-    from deepvm.catalog.market.price_filter import file_doubts
+    from deepvm.catalog.market.build_catalog import file_doubts
 
     form = JSON_CATALOG
     if path.suffix.lower() == ".csv":
@@ -186,12 +157,9 @@ def _catalog_of(text: str, path: Path) -> Catalog:
     document = form.validated(tree, path).model_dump(exclude_unset=True)
     # For documents without a name: the file's name, with undecodable bytes escaped.
     catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
-    warnings = [
-        f"{path}:{tree.line(key)}: {tree.label(key)}: {doubt}"
-        for key, doubt in file_doubts(catalog)
-    ]
-    if len(warnings) > _MAX_WARNINGS:
-        warnings[_MAX_WARNINGS:] = [
-            f"{path}: {len(warnings) - _MAX_WARNINGS} more prices like these"
-        ]
+    doubts = file_doubts(catalog)
+    warnings = [f"{path}:{tree.line(key)}: {tree.label(key)}: {doubt}" for key, doubt in doubts]
+    more = len(warnings) - _MAX_WARNINGS
+    if more > 0:
+        warnings[_MAX_WARNINGS:] = [f"{path}: {more} more prices like these"]
     return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(warnings)))

@@ -5,8 +5,6 @@ installed. The method is that of ACUTE (remote memory, Check-Mem, Check-Trans, C
 LightCheck (asynchronous copies, two slots).
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +14,13 @@ _HOMES = {
     "Checkpointer": "deepvm.checkpoint.checkpointer",
     "ResumableLoader": "deepvm.checkpoint.loading.resumable_loader",
     "inspect_latest": "deepvm.checkpoint.restore",
-    "TrainingRun": "deepvm.checkpoint.integrations.plain_loop",
-    "training_run": "deepvm.checkpoint.integrations.plain_loop",
+    "TrainingRun": "deepvm.checkpoint.integrations.session",
+    "training_run": "deepvm.checkpoint.integrations.session",
 }
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.checkpointer import Checkpointer
-    from deepvm.checkpoint.integrations.plain_loop import TrainingRun, training_run
+    from deepvm.checkpoint.integrations.session import TrainingRun, training_run
     from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
     from deepvm.checkpoint.restore import inspect_latest
 

@@ -1,11 +1,4 @@
-"""Events of versions for TensorBoard, or another logger.
-
-``Checkpointer(journal=...)`` takes the name of a file, a function of this kind, or several of both.
-Functions are called by a thread of their own: however long one takes, the training does not wait,
-and what it raises is logged once.
-"""
-
-from __future__ import annotations
+"""Events of versions for TensorBoard, or another logger, which a thread of its own calls."""
 
 import logging
 import threading
@@ -27,7 +20,7 @@ class EventLogger(Protocol):
     """
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
-        """Handle one event; ``facts`` has ``time``, ``job``, ``rank``, usually ``version``."""
+        """``facts`` has ``time``, ``job``, ``rank``, usually ``version``."""
 
 
 class TensorBoard:
@@ -44,7 +37,6 @@ class TensorBoard:
         self._counts = Counter[str]()
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
-        """Add what numbers an event has."""
         step = facts.get("version")
         if event in ("skipped", "failed"):
             self._counts[event] += 1
@@ -58,7 +50,6 @@ class Delivery:
     """Calls a logger in its own thread, in order; any thread or signal handler may add events."""
 
     def __init__(self, logger: EventLogger) -> None:
-        """Wait for events."""
         self._logger = logger
         self._name = getattr(logger, "__name__", type(logger).__name__)
         # Not a Queue: a handler that interrupts its put would wait for the lock for ever.
@@ -69,7 +60,6 @@ class Delivery:
         self._thread.start()
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Add an event."""
         if self._broken or self._queue.qsize() >= _MOST_WAITING:
             self._lost += 1
             return
@@ -85,11 +75,10 @@ class Delivery:
         late = 0
         if self._thread.is_alive():
             late = self._queue.qsize()
-        if self._lost + late:
+        lost = self._lost + late
+        if lost:
             log.warning(
-                "%s did not take all events of the checkpoints: %d are lost",
-                self._name,
-                self._lost + late,
+                "%s did not take all events of the checkpoints: %d are lost", self._name, lost
             )
 
     def _deliver(self) -> None:

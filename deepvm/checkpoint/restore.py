@@ -1,7 +1,5 @@
 """Find the newest complete, undamaged version and load it into the training's objects."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets
@@ -17,8 +15,8 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.files.file_names import file_name
-from deepvm.checkpoint.format.contents import check_contents
-from deepvm.checkpoint.format.manifest import CommitRecord
+from deepvm.checkpoint.format.manifest import CommitRecord, check_contents
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.tiers.base import Store, Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
@@ -34,8 +32,6 @@ _CHANGED_SETTINGS = (
     " The next version records the new settings, which ends this warning"
 )
 
-log = logging.getLogger("deepvm.checkpoint")
-
 
 def restore_newest(
     state: TrainingState,
@@ -47,15 +43,10 @@ def restore_newest(
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
-    """Restore the newest checkpoint that every rank can read; skip and log damaged ones.
+    """Restore the newest version that every rank can read; returns it, 0 for none. Collective.
 
-    Training never silently restarts: if something is left of a version, a record or a file of its
-    name (see :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is
-    set aside). ``named``: whether the user gave the job its name; if not, it does not continue what
-    may be another training's. ``epoch``: the generation that continues, for the log. Collective.
-
-    Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers,
-    the version is of another model, or none that exists can be read.
+    If something is left of a version, only ``allow_fresh`` starts at 0, and sets that aside.
+    Without ``named`` it continues no other training's. Raises CheckpointError on all ranks.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     machines = ranks.gather_objects(_machine())
@@ -86,20 +77,15 @@ def restore_newest(
             version, failed, changes = _load(path, state, ranks, "" if named else job)
             if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
                 why = failed or "another rank cannot load it, see its error"
-                raise CheckpointError(
-                    f"version {manifest.version} of {job} on {where}: {why}"
-                ) from failed
+                text = f"version {manifest.version} of {job} on {where}: {why}"
+                raise CheckpointError(text) from failed
             if not ranks.rank:
-                size = format_bytes(manifest.size)
-                saved = _saved(manifest.created)
-                if epoch is None:
-                    who = f"job {job}"
-                else:
-                    who = f"job {job}, generation {epoch}"
+                who = f"job {job}"
+                if epoch is not None:
+                    who += f", generation {epoch}"
                 who += f", file {file_name(manifest.job, manifest.version)}"
-                _tell(
-                    f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})"
-                )
+                facts = f"{who}, {_saved(manifest.created)}, {format_bytes(manifest.size)}"
+                _tell(f"resumed from version {manifest.version} of {where} ({facts})")
                 if changes:
                     log.warning(_CHANGED_SETTINGS, "; ".join(changes))
             return version
@@ -112,16 +98,12 @@ def restore_newest(
         ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
-        if named:
-            others = []
-        else:
-            others = ranks.by_first(lambda: _other_jobs(tiers, job))
         where = ", ".join(without_secrets(tier.url) for tier in tiers)
+        text = f"no version at {where} (job {job}): starts at 0"
+        if not named and (others := ranks.by_first(lambda: _other_jobs(tiers, job))):
+            text += f"; other jobs there: {', '.join(others)}"
         if not ranks.rank:
-            more = ""
-            if others:
-                more = f"; other jobs there: {', '.join(others)}"
-            _tell(f"no version at {where} (job {job}): starts at 0{more}")
+            _tell(text)
         return 0
     text = _described(damaged)
     if not allow_fresh:
@@ -142,9 +124,8 @@ def inspect_latest(
 ) -> dict[str, Any] | None:
     """The newest undamaged checkpoint on the device ``meta``: names, shapes and types only.
 
-    For a training whose model or optimizer is built differently after some step: pruned, with more
-    parameter groups, with buffers that have grown. Read this, build them as they were, then
-    restore::
+    For a training whose model or optimizer is built differently after some step (pruned, with more
+    parameter groups): read this, build them as they were, then restore::
 
         saved = inspect_latest(tiers=tiers)
         if saved and len(saved["optimizer"]["param_groups"]) > 1:
@@ -187,16 +168,14 @@ def inspect_latest(
 def _fetched(
     tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]
 ) -> Path | None:
-    """A checkpoint's file, or None and any problem, as the other ranks wait for an answer."""
     try:
         return tier.fetch(manifest, folder)
-    except Exception as error:
+    except Exception as error:  # the other ranks wait for an answer
         problems.append(error)
         return None
 
 
 def _machine() -> str:
-    """Where temporary files are: ranks with the same answer see each other's."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         folder = os.stat(tempfile.gettempdir())
@@ -206,25 +185,16 @@ def _machine() -> str:
 
 
 def _saved(created: str) -> str:
-    """When a version was saved, and how long ago that is by this machine's clock."""
-    when = created.replace("T", " ").replace("+00:00", " UTC")
-    try:
+    text = f"saved {created.replace('T', ' ').replace('+00:00', ' UTC')}"
+    with suppress(TypeError, ValueError):  # another program wrote no time, or another form of it
         age_s = (datetime.now(timezone.utc) - datetime.fromisoformat(created)).total_seconds()
-    except (TypeError, ValueError):
-        # A record of a program that wrote no time, or another form of it
-        return f"saved {when}"
-    return f"saved {when}, {format_seconds(max(round(age_s), 0))} ago"
+        text += f", {format_seconds(max(round(age_s), 0))} ago"
+    return text
 
 
 def _load(
     path: Path, state: TrainingState, ranks: Ranks, unnamed: str
 ) -> tuple[int, Exception | None, list[str]]:
-    """Load a version's file into the training.
-
-    Returns the version, the error if that failed, and changed settings.
-
-    ``unnamed``: the job's name if it was given none.
-    """
     try:
         tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         check_contents(tree)
@@ -250,7 +220,6 @@ def _other_jobs(tiers: Sequence[Tier], job: str) -> list[str]:
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
-    """The problems of damaged versions, by version and tier URL."""
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
@@ -260,7 +229,6 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
 
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
-    """The newest of them, for people."""
     rows = [
         f"version {version} on {without_secrets(url)}: {problem}"
         for (version, url), problem in sorted(damaged.items(), reverse=True)
@@ -271,7 +239,6 @@ def _described(damaged: Mapping[tuple[int, str], str]) -> str:
 
 
 def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> None:
-    """Set aside what is left, by version and tier URL."""
     try:
         for tier in tiers:
             numbers = {version for version, url in left if url == tier.url}

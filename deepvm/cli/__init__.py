@@ -1,4 +1,1 @@
-"""The command line: one folder per group of commands.
-
-Each command imports what it needs when it runs.
-"""
+"""The command line: one folder per group of commands."""

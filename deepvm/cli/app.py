@@ -1,9 +1,4 @@
-"""The commands of ``deepvm``, each loaded when it is used.
-
-``--help`` and one command cost nothing of the others.
-"""
-
-from __future__ import annotations
+"""The commands of ``deepvm``, each loaded when it is used."""
 
 import re
 from importlib import import_module
@@ -16,125 +11,47 @@ from deepvm.exporters.registry import SUMMARY
 
 
 class Entry(NamedTuple):
-    """A command, or a group of commands, that is not loaded yet.
-
-    Attributes:
-        help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or
-            the app of a group.
-        configured: whether files and the environment may set its options, see
-            :mod:`deepvm.cli.settings`. context: settings of the option parser.
-    """
+    """A command or group that is not loaded yet; ``attribute`` of a module below ``deepvm.cli``."""
 
     name: str
-    help: str
+    settable: str  # "*" if files and the environment may set its options
     module: str
-    attribute: str = "app"
-    configured: bool = False
-    context: dict[str, Any] | None = None
+    attribute: str
+    help: str
 
 
-COMMANDS = (
-    Entry(
-        "recommend",
-        "Rank the clusters that train fastest for a budget.",
-        "plan.recommend",
-        "recommend",
-        True,
-    ),
-    Entry(
-        "explain", "Explain why a type is not in the best cluster.", "plan.explain", "explain", True
-    ),
-    Entry(
-        "gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"
-    ),
-    Entry(
-        "sweep",
-        "Recommend for a range of budgets under four policies.",
-        "plan.sweep",
-        "sweep",
-        True,
-    ),
-    Entry(
-        "catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group"
-    ),
-    Entry(
-        "simulate",
-        "Train under preemption, before you pay: time and bill.",
-        "simulate.simulate",
-        "simulate",
-    ),
-    Entry(
-        "survive",
-        "Estimate spot availability and time to first preemption.",
-        "simulate.survive",
-        "survive",
-    ),
-    Entry(
-        "export",
-        SUMMARY,
-        "plan.export",
-        "export",
-    ),
-    Entry(
-        "run", "Run training on preemptible machines with automatic recovery.", "jobs.run", "run"
-    ),
-    Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group"),
-    Entry(
-        "agent", "Run a command that saves before its machine is preempted.", "jobs.agent", "agent"
-    ),
-    Entry(
-        "audit",
-        "Certify that a training script resumes correctly after kills.",
-        "lab.audit",
-        "audit",
-        context={"allow_interspersed_args": False},  # options after SCRIPT are the script's
-    ),
-    Entry("inject", "Inject preemptions into a running job.", "jobs.jobs_group", "inject"),
-    Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history"),
-    Entry(
-        "profile",
-        "Measure your own machines: eFLOPS, speed-up, saturation.",
-        "profile.profile_group",
-    ),
-    Entry(
-        "performance",
-        "Predict how fast GPUs train a model, and check that.",
-        "performance.performance_group",
-    ),
-    Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables"),
-    Entry(
-        "memory-node",
-        "Keep checkpoints in the memory of another machine.",
-        "checkpoint.memory_node",
-    ),
-    Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt"),
-    Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces"),
-    Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group"),
-    Entry(
-        "reproduce",
-        "Recompute the papers' figures and compare.",
-        "reproduce.reproduce",
-        "reproduce",
-    ),
-    Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
-    Entry("config", "Show the settings from the environment and from files.", "config"),
-    Entry(
-        "doctor",
-        "Check what live prices need: credentials, permissions, quotas.",
-        "catalog.doctor",
-        "doctor",
-        True,
-    ),
-    Entry(
-        "help",
-        "Show the help of a command or a topic, or list them.",
-        "help.help_command",
-        "help_of",
-    ),
-)
-"""In the order of ``deepvm --help``; a new command is one line here."""
-
-
+# In the order of ``deepvm --help``: the name, with ``*`` if files and the environment may set its
+# options (:mod:`deepvm.cli.settings`); the module, and ``:`` with what it has besides ``app``; help
+_TABLE = f"""\
+recommend* plan.recommend:recommend Rank the clusters that train fastest for a budget.
+explain* plan.sweep:explain Explain why a type is not in the best cluster.
+gpus performance.performance_group:gpus List GPUs: memory, prices, and how fast they train a model.
+sweep* plan.sweep:sweep Recommend for a range of budgets under four policies.
+catalog catalog.group Refresh, list, show, compare, validate and convert catalogs.
+simulate simulate.simulate:simulate Train under preemption, before you pay: time and bill.
+survive simulate.survive:survive Estimate spot availability and time to first preemption.
+export plan.export:export {SUMMARY}
+run jobs.run:run Run training on preemptible machines with automatic recovery.
+jobs jobs.jobs_group List, watch, save, stop and resume jobs of deepvm run.
+agent jobs.agent:agent Run a command that saves before its machine is preempted.
+audit lab.lab_group:audit Certify that a training script resumes correctly after kills.
+inject jobs.jobs_group:inject Inject preemptions into a running job.
+history jobs.jobs_group:history_group Show how long machines lived, by type, zone and market.
+profile profile.profile_group Measure your own machines: eFLOPS, speed-up, saturation.
+performance performance.performance_group Predict how fast GPUs train a model, and check that.
+tables profile.tables List, show, compare, import and export what you measured.
+memory-node checkpoint.memory_node Keep checkpoints in the memory of another machine.
+ckpt checkpoint.ckpt List, verify, prune, restore and benchmark checkpoints.
+traces simulate.traces Show spot traces, fit lifetimes, replay save policies.
+lab lab.lab_group Prove that training resumes correctly after failures.
+reproduce reproduce.reproduce:reproduce Recompute the papers' figures and compare.
+schema help.help_command:schema Print the JSON Schema of a document or a file.
+config config Show the settings from the environment and from files.
+doctor* catalog.doctor:doctor Check what live prices need: credentials, permissions, quotas.
+help help.help_command:help_of Show the help of a command or a topic, or list them.
+"""
+_ENTRY = re.compile(r"(\S+?)(\*?) ([^ :]+)(?::(\S+))? (.*)")
+COMMANDS = [Entry(*match.groups("app")) for match in _ENTRY.finditer(_TABLE)]
 _EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
 
 
@@ -146,13 +63,15 @@ def load(entry: Entry) -> Any:
     )
     if isinstance(loaded, typer.Typer):
         holder.add_typer(loaded, name=entry.name)
-    elif entry.configured:
+    elif entry.settable:
         from deepvm.cli.settings import ConfiguredCommand
 
         width = {"max_content_width": 100}
         holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(loaded)
     else:
-        holder.command(entry.name, context_settings=entry.context)(loaded)
+        # Options after the script of an audit are the script's
+        context = {"allow_interspersed_args": entry.name != "audit"}
+        holder.command(entry.name, context_settings=context)(loaded)
     # Not typer's get_command(), which would take a holder of one command apart.
     command = typer.main.get_group(holder).commands[entry.name]
     _keep_examples(command)
@@ -160,7 +79,6 @@ def load(entry: Entry) -> Any:
 
 
 def _keep_examples(command: Any) -> None:
-    """Show each example of a help text on one line, however narrow the terminal."""
     # People copy examples. A paragraph that starts with \b is not wrapped by the option parser.
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(
@@ -179,11 +97,9 @@ class LazyGroup(TyperGroup):
         self.commands: dict[str, Any] = dict.fromkeys(e.name for e in COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load one command; None for an unknown name."""
         return next((load(e) for e in COMMANDS if e.name == cmd_name), None)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS])
         if (ctx.obj or {}).get("topics"):  # as help_command sets it

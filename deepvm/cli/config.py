@@ -1,16 +1,12 @@
 """``deepvm config``: settings from outside the command line, and their sources."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import MISSING
-from typing import Any
 
-from deepvm.cli.output import Output, print_named, say
+from deepvm.cli.output import Output, print_named, say, text
 from deepvm.cli.parameters import group, typed
-from deepvm.cli.settings import SETTABLE, SettableOption, Setting, read_settings
+from deepvm.cli.settings import SETTABLE, Setting, read_settings
 from deepvm.core.spelling import printable
-from deepvm.reports.text import print_text
 
 app = group("Show the settings from the environment and from files.")
 
@@ -24,10 +20,15 @@ def show(output: Output = "table") -> None:
     names another one), the default.
     """
     current = read_settings(os.environ)
-    settings = [current.by_name.get(name) or _default(each) for name, each in SETTABLE.items()]
+    settings = []
+    for name, (about, key, _, default) in SETTABLE.items():
+        value = None
+        if default is not MISSING:
+            value = typed(default, about)
+        settings.append(current.by_name.get(name) or Setting(key, value, "default", "default"))
 
     def table() -> None:
-        print_text("config", settings=settings)
+        text("config", settings=settings)()
         files = [
             f"{printable(path)} ({'read' if exists else 'not there'})"
             for path, exists in current.files.items()
@@ -35,10 +36,3 @@ def show(output: Output = "table") -> None:
         say(f"Files: {', '.join(files)}")
 
     print_named(output, table, "config", {"settings": settings, "files": current.files})
-
-
-def _default(option: SettableOption) -> Setting:
-    value: Any = None
-    if option.default is not MISSING:
-        value = typed(option.default, option.about)
-    return Setting(option.key, value, "default", "default")

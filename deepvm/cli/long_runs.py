@@ -1,9 +1,4 @@
-"""What long commands share.
-
-They tidy up when terminated, keep an output folder to themselves, and show progress.
-"""
-
-from __future__ import annotations
+"""What long commands share."""
 
 import contextlib
 import signal
@@ -24,10 +19,7 @@ _LINE_S = 15.0
 
 
 def cleaning_up() -> contextlib.AbstractContextManager[None]:
-    """Turn SIGTERM and SIGHUP into an exception.
-
-    Temporary files and processes are then cleaned up.
-    """
+    """Turn SIGTERM and SIGHUP into an exception."""
 
     def end(number: int) -> None:
         raise SystemExit(128 + number)
@@ -37,12 +29,7 @@ def cleaning_up() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def filling(path: Path | None, command: str) -> Iterator[None]:
-    """Lock the file or folder that a command fills, if any.
-
-    After an interrupt, a message says that the results so far are kept.
-
-    Raises RequestError: another process holds the lock, and would overwrite the results.
-    """
+    """Lock the file or folder that a command fills, if any."""
     lock = None
     if path is not None and path.parent.is_dir():  # else writing the result reports the error
         # A file is replaced after each measurement, so the lock is on a hidden one, removed at the
@@ -52,10 +39,8 @@ def filling(path: Path | None, command: str) -> Iterator[None]:
             if not lock.take(shared=False):
                 raise RequestError("out", str(path), f"one that no other '{command}' writes to now")
         except OSError as error:  # some network file systems have no locks
-            note(
-                f"{path} cannot be locked ({error.strerror}): start no second command that writes"
-                " there"
-            )
+            advice = "start no second command that writes there"
+            note(f"{path} cannot be locked ({error.strerror}): {advice}")
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -68,10 +53,7 @@ def filling(path: Path | None, command: str) -> Iterator[None]:
 
 
 class Progress:
-    """Shows progress on stderr: a bar on a terminal, else a line now and then.
-
-    Nothing for short work.
-    """
+    """Shows progress on stderr: a bar on a terminal, else a line now and then."""
 
     def __init__(self, total: int, unit: str) -> None:
         """Args: total: 0 if it is not known yet. unit: in the plural, such as ``runs``."""
@@ -83,8 +65,7 @@ class Progress:
         self._reporter = threading.Thread(target=self._report, name="progress", daemon=True)
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
-        """Start reporting."""
+    def __enter__(self) -> "Progress":
         self._reporter.start()
         return self
 
@@ -113,7 +94,6 @@ class Progress:
                 say(f"{done} of {self._total} {self._unit} after {took_s:.0f} s")
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
         self._over.set()
         self._reporter.join()
         if self._bar is not None:

@@ -1,13 +1,7 @@
-"""The command ``deepvm``: its entry, its exit codes, Ctrl-C, and the only place that prints errors.
-
-The exit codes are in :mod:`deepvm.cli.app`. Imports are inside the functions: until :func:`main`
-runs, Ctrl-C is a traceback.
-
-From then on Ctrl-C ends the command with exit code 130 and at most one line, at any moment.
-Python's own KeyboardInterrupt is right only while a command runs, which may have to tidy up. While
-modules are loaded or taken down it is shown with a traceback, lost, or turned into another
-exception.
-"""
+"""The command ``deepvm``: its entry, exit codes, Ctrl-C; the only place that prints errors."""
+# Ctrl-C ends the command with exit code 130 and at most one line, at any moment. Python's own
+# KeyboardInterrupt is right only while a command runs, which may have to tidy up: while modules are
+# loaded or taken down it is shown with a traceback, lost, or turned into another exception.
 
 from __future__ import annotations
 
@@ -27,25 +21,16 @@ INTERRUPTED = 130
 
 
 class _Interrupt(KeyboardInterrupt):
-    """Not Python's own.
-
-    If that one passes through an ``exec()``, even caught, Python ends by the signal.
-    """
+    """Not Python's own: if that passes through an ``exec()``, the signal ends Python."""
 
 
 class Interrupts:
-    """The handler of SIGINT; in its context, while a command runs, it raises KeyboardInterrupt.
+    """The handler of SIGINT; while a command runs, it raises KeyboardInterrupt."""
 
-    ``received`` says whether it did: a handler may turn the exception into another one.
-    """
-
-    def __init__(self) -> None:
-        """Leave the handler as it is."""
-        self.received = False
-        self._ours = False
+    received = False
+    _ours = False
 
     def take(self) -> None:
-        """End the process at SIGINT, from here to its end, except in the context."""
         try:
             import signal  # takes a while, in which Ctrl-C must not show a traceback either
 
@@ -63,21 +48,13 @@ class Interrupts:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         sys.unraisablehook = _unraisable
 
-    def __enter__(self) -> None:
-        """Raise KeyboardInterrupt from here."""
-        self._answer(self._raise)
-
-    def __exit__(self, *_: object) -> None:
-        """End the process at once again."""
-        self._answer(_end)
-
-    def _answer(self, answer: Callable[[int, FrameType | None], None]) -> None:
+    def handle(self, handler: Callable[[int, FrameType | None], None]) -> None:
         if self._ours:
             import signal
 
-            signal.signal(signal.SIGINT, answer)
+            signal.signal(signal.SIGINT, handler)
 
-    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self.received = True
         raise _Interrupt
 
@@ -90,20 +67,13 @@ def _end(_number: int = 0, _frame: FrameType | None = None) -> None:
 
 
 def _unraisable(error: sys.UnraisableHookArgs) -> None:
-    """Destructors and callbacks cannot raise.
-
-    Python would show the interrupt and continue the command.
-    """
     if isinstance(error.exc_value, KeyboardInterrupt):
         _end()
     sys.__unraisablehook__(error)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    ``arguments`` None: those of this process, whose SIGINT handler is set, too.
-    """
+    """Run the command line and exit."""
     interrupts = Interrupts()
     if arguments is None:
         interrupts.take()
@@ -127,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Letters that a stream cannot take, as JSON escapes them: a document remains one."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     import json
@@ -136,10 +105,12 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int:
-    """Run a command, print its error if any, and return its exit code."""
     try:
-        with interrupts:
+        try:
+            interrupts.handle(interrupts.interrupt)
             code = _run(words)
+        finally:
+            interrupts.handle(_end)
     except BaseException as error:
         if interrupts.received or isinstance(error, KeyboardInterrupt):
             return _interrupted()
@@ -178,8 +149,7 @@ def _run(words: list[str]) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error and return its exit code."""
-    from deepvm.cli.parameters import option_name
+    from deepvm.cli.parameters import OPTION_NAMES
     from deepvm.errors import DeepVMError, RequestError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
@@ -190,7 +160,8 @@ def _report(error: BaseException) -> int:
             # A name in capitals is an argument, as in the usage line, or a variable of the
             # environment; one with blanks says where a file has the value.
             no_option = error.option.isupper() or " " in error.option
-            text = error.about(error.option if no_option else f"--{option_name(error.option)}")
+            name = OPTION_NAMES.get(error.option, error.option.replace("_", "-"))
+            text = error.about(error.option if no_option else f"--{name}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
         return _fail("\n".join([text, *getattr(error, "__notes__", ())]), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape
@@ -208,7 +179,6 @@ def _report(error: BaseException) -> int:
 
 
 def _report_usage(error: Any, exit_code: int) -> int:
-    """Print what the option parser says, and an example where something is missing."""
     import re
     from io import StringIO
 

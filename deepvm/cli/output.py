@@ -1,9 +1,8 @@
 """What commands print: answers on stdout, messages for people on stderr."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,28 +11,23 @@ import typer
 from deepvm.cli.parameters import opt
 from deepvm.core.options import OUTPUT
 
-
-def _output(forms: str) -> Any:
-    help = f"{forms}."
-    return typer.Option("--output", "-o", metavar="FORM", help=help, rich_help_panel=OUTPUT)
-
-
-Output = Annotated[Literal["table", "json", "yaml", "csv"], _output("table, json, yaml or csv")]
+_output = partial(typer.Option, "--output", "-o", metavar="FORM", rich_help_panel=OUTPUT)
+Output = Annotated[
+    Literal["table", "json", "yaml", "csv"], _output(help="table, json, yaml or csv.")
+]
 OutputOrWide = Annotated[
-    Literal["table", "wide", "json", "yaml", "csv"], _output("table, wide, json, yaml or csv")
+    Literal["table", "wide", "json", "yaml", "csv"], _output(help="table, wide, json, yaml or csv.")
 ]
 OutputOrPage = Annotated[
     Literal["table", "wide", "json", "yaml", "csv", "html"],
-    _output("table, wide, json, yaml, csv, or html: a page"),
+    _output(help="table, wide, json, yaml, csv, or html: a page."),
 ]
 OutputOrJobPage = Annotated[
     Literal["table", "json", "yaml", "csv", "html"],
-    _output("table, json, yaml, csv, or html: a page"),
+    _output(help="table, json, yaml, csv, or html: a page."),
 ]
 
-
-Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
-"""A header and rows of a CSV."""
+Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]  # A header and rows of a CSV
 
 
 def say(text: str) -> None:
@@ -63,11 +57,10 @@ def print_document(document: Any, output: str = "json") -> None:
 
     if output == "csv":
         text = documents.to_csv(*document)
+    elif output == "yaml":
+        text = documents.to_yaml(document)
     else:
-        if output == "yaml":
-            text = documents.to_yaml(document)
-        else:
-            text = documents.to_json(document)
+        text = documents.to_json(document)
     sys.stdout.write(text)
 
 
@@ -79,11 +72,7 @@ def print_as(
     *,
     name: str = "",
 ) -> None:
-    """Print an answer in the form that ``--output`` names.
-
-    ``csv`` makes header and rows; without it they are those of the document, as ``deepvm schema``
-    describes it by the name in its ``schema_version`` or, without one, by ``name``.
-    """
+    """Print an answer in the form that ``--output`` names."""
     if output == "table":
         table()
     elif csv and output == "csv":
@@ -103,10 +92,7 @@ def print_named(
     values: Any,
     csv: Callable[[], Rows] | None = None,
 ) -> None:
-    """As :func:`print_as`, with the document of a name, made of the objects that hold its values.
-
-    ``deepvm schema`` lists the names.
-    """
+    """As :func:`print_as`, with the document of a name, made of objects with its values."""
 
     def document() -> Any:
         from deepvm.documents.build import document_of
@@ -118,10 +104,7 @@ def print_named(
 
 
 def text(template: str, **data: Any) -> Callable[[], None]:
-    """A function that prints ``reports/templates/TEMPLATE.txt.j2``.
-
-    The template engine is loaded only if the output is a table.
-    """
+    """A function that prints ``reports/templates/TEMPLATE.txt.j2``."""
 
     def table() -> None:
         from deepvm.reports.text import print_text
@@ -146,10 +129,7 @@ def _checked(plot: str) -> str:
 
 
 def draw(plot: str, figure: Callable[[], Any]) -> None:
-    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure.
-
-    Raises DataError.
-    """
+    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure."""
     if plot:
         from deepvm.reports.pictures import save_picture
 

@@ -1,19 +1,19 @@
-"""Declare the options of commands, in signatures and in dataclasses that several commands share."""
-
-from __future__ import annotations
+"""Options of commands, in signatures and in shared dataclasses, and as words of a command line."""
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from enum import Enum
 from functools import wraps
 from typing import Any, Literal
 
 import typer
 
-from deepvm.core.options import Option, default_of, field_named, option_of
+from deepvm.core.options import Option, default_of, option_of
 
-_OPTIONS = {
+# Arguments of the planner that the command line calls otherwise
+OPTION_NAMES = {
     "budget": "pw",
     "quotas": "quota",
     "time_limit_s": "time-limit",
@@ -35,10 +35,7 @@ def opt(
     complete: str = "",
     **more: Any,
 ) -> Any:
-    """An option of one command, declared as :func:`~deepvm.core.options.option` does.
-
-    It is called after its parameter unless ``names`` are given; ``...``: it must be given.
-    """
+    """An option of one command, declared as :func:`~deepvm.core.options.option` does."""
     more["autocompletion"] = _completes(complete)
     return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
@@ -55,7 +52,6 @@ def arg(metavar: str, help: str, default: Any = ..., *, complete: str = "", **mo
 
 
 def _completes(kind: str) -> Any:
-    """What the shell offers for a kind of values; its module is loaded when the shell asks."""
     if not kind:
         return None
 
@@ -72,28 +68,14 @@ def group(help: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
 
 
-def option_name(argument: str) -> str:
-    """What the command line calls an argument of the planner, such as ``checkpoint-size``.
-
-    The name has no dashes in front.
-    """
-    return _OPTIONS.get(argument, argument.replace("_", "-"))
-
-
 def long_name(name: str, about: Option) -> str:
-    """The first long name of a field's option, without dashes: ``checkpoint-size``."""
+    """The first long name of a field's option: ``checkpoint-size``."""
     named = [word for word in about.names if word.startswith("--")]
     return next(iter(named), name.replace("_", "-")).partition("/")[0].lstrip("-")
 
 
-def key_of(name: str, about: Option) -> str:
-    """What files call a field with an option."""
-    return about.key or long_name(name, about)
-
-
-def shared(record: Any, name: str) -> Any:
-    """The option of a field, for a command that takes no more of the record."""
-    field = field_named(record, name)
+def shared(field: dataclasses.Field[Any]) -> Any:
+    """The option of a field, for a command that takes no more of its record."""
     about = option_of(field)
     assert about is not None
     default = typed(default_of(field), about)
@@ -113,10 +95,7 @@ def shared(record: Any, name: str) -> Any:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see the fields of the command's dataclass parameter as options.
-
-    The command receives an instance.
-    """
+    """Let typer see the fields of the command's dataclass parameter as options."""
     given = inspect.signature(function, eval_str=True).parameters.values()
     taken = next((p for p in given if dataclasses.is_dataclass(p.annotation)), None)
     if taken is None:
@@ -140,35 +119,52 @@ def parameters_of(record: Any) -> list[inspect.Parameter]:
     """The options of a dataclass; its other fields are set by the command."""
     parameters = []
     for field in dataclasses.fields(record):
-        if about := option_of(field):
-            kind = _kind(about, default_of(field))
-            default = shared(record, field.name)
-            parameters.append(
-                inspect.Parameter(field.name, _KEYWORD, default=default, annotation=kind)
-            )
+        about = option_of(field)
+        if about is None:
+            continue
+        kind: Any = about.kind
+        if about.choices:
+            kind = Literal[tuple(about.choices)]
+        if isinstance(default_of(field), list):
+            kind = list[kind]
+        elif default_of(field) is None:
+            kind = kind | None
+        default = shared(field)
+        parameters.append(inspect.Parameter(field.name, _KEYWORD, default=default, annotation=kind))
     return parameters
 
 
 def typed(default: Any, about: Option) -> Any:
     """The default of an option as it is typed on the command line."""
-    if about.kind is not str or default is None or default is dataclasses.MISSING:
+    if about.kind is not str or default in (None, dataclasses.MISSING):
         return default
     if isinstance(default, Enum):
         return default.value
-    if isinstance(default, float):
-        return f"{default:g}"
     if isinstance(default, list):
         return default
+    if isinstance(default, float):
+        return f"{default:g}"
     return str(default)
 
 
-def _kind(about: Option, default: Any) -> Any:
-    """The type of an option's value, as typer reads it."""
-    kind: Any = about.kind
-    if about.choices:
-        kind = Literal[tuple(about.choices)]
-    if isinstance(default, list):
-        return list[kind]
-    if default is None:
-        return kind | None
-    return kind
+def words_of(flags: Any) -> list[str]:
+    """The options of a dataclass that are not at their defaults, as words of a command line."""
+    words: list[str] = []
+    for field in fields(flags):
+        about = option_of(field)
+        value = getattr(flags, field.name)
+        default = default_of(field)
+        if about is not None and value not in (default, typed(default, about)):
+            words += _words(f"--{long_name(field.name, about)}", value)
+    return words
+
+
+def _words(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag.removeprefix('--')}"
+        return
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        if str(each).startswith("-"):
+            yield f"{flag}={each}"
+        else:
+            yield from (flag, str(each))

@@ -1,10 +1,4 @@
-"""Settings: options from the environment and from files.
-
-In order of precedence: the command line, ``DEEPVM_*`` variables, ``deepvm.toml`` in the current
-folder, the user's own file, the default. A :class:`ConfiguredCommand` has them as its defaults.
-"""
-
-from __future__ import annotations
+"""Settings: options from the environment and from files."""
 
 import difflib
 import os
@@ -19,30 +13,18 @@ from typer.core import TyperCommand
 
 from deepvm.catalog.price_sources import ADDRESS_VARIABLES
 from deepvm.cli.output import note
-from deepvm.cli.parameters import key_of
+from deepvm.cli.parameters import long_name
 from deepvm.core.options import GROUPS, Option, default_of, option_of
 from deepvm.documents.tree import shown
 from deepvm.errors import DataError, DeepVMError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.io.user_dirs import is_missing, user_folder
+from deepvm.io.user_dirs import is_missing, read_data, user_folder
 from deepvm.services.plan_options import RankFlags
 
 FOLDER_FILE = "deepvm.toml"
-CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
-OTHER_VARIABLES = frozenset(
-    """
-    DEEPVM_ADVISOR_URL DEEPVM_AGENT DEEPVM_ALLOW_WEAK_TOKEN DEEPVM_AUDIT_DIR DEEPVM_AUDIT_KILL
-    DEEPVM_AUDIT_LOG DEEPVM_AWS_AMI DEEPVM_AWS_ANCHOR_AMI DEEPVM_AWS_BUCKET DEEPVM_AWS_HEAD_PROFILE
-    DEEPVM_AWS_HEAD_TYPE DEEPVM_AWS_INSTALL DEEPVM_AWS_INSTANCE_PROFILE DEEPVM_AWS_PYTHON
-    DEEPVM_AWS_SECURITY_GROUP DEEPVM_AWS_SUBNETS DEEPVM_CACHE_DIR DEEPVM_CHECKPOINT_KILL_AT
-    DEEPVM_CONFIG DEEPVM_CONTROLLER_HOST DEEPVM_CONTROLLER_PORT DEEPVM_DATA DEEPVM_DATA_DIR
-    DEEPVM_EPOCH DEEPVM_HISTORY DEEPVM_INDEPENDENT DEEPVM_JOB DEEPVM_KEEP DEEPVM_KILL_POINTS
-    DEEPVM_MTBF DEEPVM_SAVE_EVERY DEEPVM_TIERS DEEPVM_TLS_CA DEEPVM_TOKEN DEEPVM_TOKEN_FILE
-    """.split()  # noqa: SIM905  thirty-five lines otherwise
-) | frozenset(ADDRESS_VARIABLES)
-"""Variables that set no option."""
-
+# Variables that set no option
+OTHER_VARIABLES = frozenset([*read_data("settings/other_variables.json"), *ADDRESS_VARIABLES])
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error is about the unit
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
@@ -65,29 +47,19 @@ class SettableOption(NamedTuple):
     default: Any
 
 
-def _settable() -> dict[str, SettableOption]:
-    """The options that may be set, as fields of RankFlags, which has all of them."""
-    options: dict[str, SettableOption] = {}
-    for field in fields(RankFlags):
-        about = option_of(field)
-        if about is not None:
-            default = default_of(field)
-            form = list if isinstance(default, list) else about.kind
-            key = key_of(field.name, about)
-            options[field.name] = SettableOption(about, key, {form}, default)
-    options["policy"].forms.add(list)  # sweep takes several
-    return options
-
-
-SETTABLE = _settable()
+SETTABLE: dict[str, SettableOption] = {}
+for _field in fields(RankFlags):
+    if _about := option_of(_field):
+        _default = default_of(_field)
+        _form = list if isinstance(_default, list) else _about.kind
+        _key = _about.key or long_name(_field.name, _about)
+        SETTABLE[_field.name] = SettableOption(_about, _key, {_form}, _default)
+SETTABLE["policy"].forms.add(list)  # sweep takes several
 _BY_KEY = {each.key: name for name, each in SETTABLE.items()}
 
 
 class Setting(NamedTuple):
-    """A value from the environment or a file (``kind``); ``source`` is the variable or the path.
-
-    ``key``: the option's name in files, such as ``checkpoint-size``.
-    """
+    """A value from the environment or a file (``kind``); ``source`` is the variable or the path."""
 
     key: str
     value: Value | None
@@ -95,10 +67,6 @@ class Setting(NamedTuple):
     source: str
 
     def value_for(self, *, several: bool) -> Value | None:
-        """The value for a command.
-
-        DataError or RequestError for a list where the option is not repeatable.
-        """
         if several and isinstance(self.value, str):
             return [self.value]
         if several or not isinstance(self.value, list):
@@ -108,34 +76,26 @@ class Setting(NamedTuple):
         raise self.refused(", ".join(self.value), "a single value; only 'sweep' takes several")
 
     def refused(self, value: Any, allowed: str) -> DeepVMError:
-        """The error about a value that is not allowed."""
         if self.kind == "environment":
             return RequestError(self.source, value, allowed)
         message = f"invalid value for {self.key}: {shown(value)} (expected {allowed})"
         return DataError(f"{self.source}: {message}")
 
-    def converted(self, name: str) -> Setting:
-        """A copy with the value in the form that the option takes.
-
-        DataError or RequestError for another form.
-        """
+    def converted(self, name: str) -> "Setting":
         forms = SETTABLE[name].forms
-        value: Any = self.value
-        several = isinstance(value, list) and list in forms
-        words = value if several else [value]
-        if bool in forms:
-            fits = isinstance(value, bool)
-        else:
-            fits = all(isinstance(w, str | int | float) and not isinstance(w, bool) for w in words)
-        if not fits:
+        if bool in forms and isinstance(self.value, bool):
+            return self
+        words: list[Any] = [self.value]
+        if isinstance(self.value, list) and list in forms:
+            words = self.value
+        if bool in forms or any(type(word) not in (str, int, float) for word in words):
             allowed = next(text for form, text in _FORMS.items() if form in forms)
-            raise self.refused(value, allowed)
-        if bool not in forms:
-            # A single word is a list of one, unless the option also takes single words.
-            value = list(map(str, words))
-            if not several and str in forms:
-                value = value[0]
-        return self._replace(value=value)
+            raise self.refused(self.value, allowed)
+        texts = list(map(str, words))
+        # A single word is a list of one, unless the option also takes single words.
+        if str in forms and not isinstance(self.value, list):
+            return self._replace(value=texts[0])
+        return self._replace(value=texts)
 
 
 class Settings(NamedTuple):
@@ -145,17 +105,15 @@ class Settings(NamedTuple):
     files: Mapping[str, bool]
 
 
-NOTHING_SET = Settings({}, {})
-_KEY = "deepvm.settings"  # of a context's ``meta``
+_META = "deepvm.settings"  # of a context, by name
+# Settings of the running command, for :func:`set_by`; a process runs one command at a time
 _used: dict[str, Setting] = {}
-"""Settings of the running command, for :func:`set_by`; a process runs one command at a time."""
 
 
 class ConfiguredCommand(TyperCommand):
     """A command that reads options missing on the command line from the environment and files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options; an error about a value names where it was set."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -166,7 +124,6 @@ class ConfiguredCommand(TyperCommand):
             raise
 
     def make_parser(self, ctx: Any) -> Any:
-        """The option parser; settings are added after it has split the words, before conversion."""
         parser: Any = super().make_parser(ctx)
         parse = parser.parse_args
 
@@ -182,11 +139,7 @@ class ConfiguredCommand(TyperCommand):
         return parser
 
     def _defaults(self, ctx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of what is not on the command line.
-
-        Raises RequestError for an empty value there, which would count as not given.
-        """
-        settings = ctx.meta[_KEY] = read_settings(os.environ)
+        settings = ctx.meta[_META] = read_settings(os.environ).by_name
         defaults = {}
         for parameter in self.params:
             name = str(parameter.name)
@@ -196,16 +149,12 @@ class ConfiguredCommand(TyperCommand):
             if "" in values and not parameter.required:
                 allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
                 raise RequestError(name, "", allowed)
-            if name in settings.by_name and name not in given:
+            if name in settings and name not in given:
                 several = bool(getattr(parameter, "multiple", False))
-                defaults[name] = settings.by_name[name].value_for(several=several)
+                defaults[name] = settings[name].value_for(several=several)
         return defaults
 
     def _take_budget(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
-        """Take a budget without its option: ``deepvm recommend --model vit-b 3``.
-
-        Other words stay errors.
-        """
         kinds = {p.param_type_name: str(p.name) for p in self.params}
         if not words or "pw" not in [p.name for p in self.params]:
             return
@@ -223,9 +172,8 @@ class ConfiguredCommand(TyperCommand):
             words.remove(amounts[0])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error names the settings that were used."""
         _used.clear()
-        _used.update(used_settings(ctx))
+        _used.update(_used_settings(ctx))
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
@@ -252,18 +200,14 @@ class ConfiguredCommand(TyperCommand):
             formatter.write_text(f"{len(rare)} more options: deepvm help {command} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help with the built-in defaults.
-
-        It is the same everywhere, even with a broken settings file.
-        """
+        """Show the help with the built-in defaults."""
         ctx.default_map = None
         super().format_help(ctx, formatter)
 
 
-def used_settings(ctx: Any) -> dict[str, Setting]:
-    """The settings of which a command line takes the values."""
+def _used_settings(ctx: Any) -> dict[str, Setting]:
     used: dict[str, Setting] = {}
-    for name, setting in ctx.meta.get(_KEY, NOTHING_SET).by_name.items():
+    for name, setting in ctx.meta.get(_META, {}).items():
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "DEFAULT_MAP":
             used[name] = setting
@@ -271,16 +215,12 @@ def used_settings(ctx: Any) -> dict[str, Setting]:
 
 
 def _used_text(ctx: Any) -> str:
-    """A sentence for errors that lists the settings that were used; empty without any."""
-    given = ", ".join(f"{s.key} ({s.source})" for s in used_settings(ctx).values())
+    given = ", ".join(f"{s.key} ({s.source})" for s in _used_settings(ctx).values())
     return given and f"Not from the command line: {given}; see 'deepvm config show'."
 
 
 def set_by(name: str) -> str:
-    """Which file or variable set an option of the running command.
-
-    Empty for the command line and for defaults.
-    """
+    """Which file or variable set an option of the running command."""
     if name in _used:
         return _used[name].source
     return ""
@@ -292,10 +232,7 @@ def variable_of(key: str) -> str:
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file.
-
-    Note misspelled variables. Raises DataError about a file, RequestError about a variable.
-    """
+    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file."""
     settings = _of_environment(environ)
     files = {}
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
@@ -326,7 +263,7 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
 
 
 def _user_file(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get(CONFIG_VARIABLE, "")
+    named = environ.get("DEEPVM_CONFIG", "")
     if not named:
         folder = user_folder("config", environ)
         return folder and folder / "config.toml"
@@ -335,7 +272,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
     path = Path(os.path.expanduser(named))
     if not path.exists():
         allowed = f"a TOML file that exists, or {NO_FILE} for none"
-        raise RequestError(CONFIG_VARIABLE, named, allowed)
+        raise RequestError("DEEPVM_CONFIG", named, allowed)
     return path
 
 
@@ -370,15 +307,11 @@ def _of_file(path: Path, values: Mapping[str, Any]) -> dict[str, Setting]:
                 hint = f"did you mean {near}?"
             raise DataError(f"{path}: unknown key {shown(written)} ({hint})")
         setting = Setting(key, value, "file", str(path)).converted(name)
-        settings[name] = setting._replace(value=_relative_to(name, setting.value, path))
+        text = setting.value
+        if isinstance(text, str) and text:
+            is_file = text.lower().endswith((".json", ".csv", ".yaml", ".yml"))
+            # Relative to the settings file that names it, not to the working folder
+            if name == "price_history" or (name in _FILES and is_file):
+                setting = setting._replace(value=str(path.parent / os.path.expanduser(text)))
+        settings[name] = setting
     return settings
-
-
-def _relative_to(name: str, value: Value | None, file: Path) -> Value | None:
-    """A path relative to the settings file that names it, not to the working folder."""
-    if not isinstance(value, str) or not value:
-        return value
-    is_file = value.lower().endswith((".json", ".csv", ".yaml", ".yml"))
-    if name == "price_history" or (name in _FILES and is_file):
-        return str(file.parent / os.path.expanduser(value))
-    return value

@@ -4,8 +4,6 @@ The reports package, many layers above, knows how to write a result. Results rea
 public API, the package itself, which loads it on first use: the only import upward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -24,7 +22,7 @@ class Answer:
         """The document that ``-o json`` prints; ``deepvm schema`` describes it."""
         return deepvm.forms_of(self).document()
 
-    def to_frame(self) -> pandas.DataFrame:
+    def to_frame(self) -> "pandas.DataFrame":
         """The rows of ``-o csv`` as a data frame, unknown values missing.
 
         Raises MissingExtraError: no pandas.

@@ -1,7 +1,5 @@
 """Types of numpy's arrays of numbers, of any shape."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -4,31 +4,18 @@ It is computed only here, so that every answer, document and page has the same f
 a month as 730 hours. Traffic is counted as if nothing of an account's free allowance were left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from deepvm.core.extras import (
-    ADDRESSES,
-    BOOT,
-    BUCKET,
-    COSTS,
-    DISK,
-    EGRESS,
-    NAT,
-    Extras,
-    Surcharge,
-)
+from deepvm.core.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT, Extras, Surcharge
 from deepvm.core.lifetimes import PREPARATION_S
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
 from deepvm.errors import RequestError
 
-HOURS_A_MONTH = 730
-"""By which clouds divide monthly prices."""
+HOURS_A_MONTH = 730  # By which clouds divide monthly prices
 
 
 class RateSource(NamedTuple):
@@ -103,41 +90,26 @@ class BucketRate(NamedTuple):
 
 @dataclass(frozen=True)
 class Rates:
-    """What a cloud charges besides VMs.
-
-    ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs.
-    ``disks``: the usual kind first.
-    """
+    """What a cloud charges besides VMs."""
 
     cloud: str
-    region: str = ""
-    asked_region: str = ""
-    disks: tuple[DiskRate, ...] = ()
+    region: str = ""  # where, empty for everywhere
+    asked_region: str = ""  # that of the VMs
+    disks: tuple[DiskRate, ...] = ()  # the usual kind first
     address: AddressRate | None = None
     nat: NatRate | None = None
     egress: EgressRate | None = None
     bucket: BucketRate | None = None
 
-    @property
-    def other_region(self) -> str:
-        """The region whose rates these are, if the VMs are in another one; else empty."""
-        if self.region and self.asked_region and self.region != self.asked_region:
-            return self.region
-        return ""
 
-
+# From when a VM is billed until it trains: the mean of the Spotify thesis, 6.2.2
 BOOT_S = sum(PREPARATION_S) / 2
-"""From when a VM is billed until it trains: the mean of the Spotify thesis, 6.2.2."""
 _OPTIONS = {DISK: "--disk", EGRESS: "--egress", BUCKET: "--bucket", NAT: "--nat"}
 
 
 @dataclass(frozen=True)
 class BillItem:
-    """One cost: by the hour, or once for all the time.
-
-    ``what``: how it is counted, in words. ``source``: who says what it costs, and when; empty where
-    it follows from the VMs' own prices.
-    """
+    """One cost, by the hour or once; ``what``: how it is counted; ``source``: none if of VMs."""
 
     name: str
     what: str
@@ -148,11 +120,7 @@ class BillItem:
 
 @dataclass(frozen=True)
 class UncountedCost:
-    """A cost that the bill leaves out, and why.
-
-    ``included``: because it is part of another figure. ``unknown``: there is such a cost, and
-    the rate is unknown.
-    """
+    """A cost that the bill leaves out; ``included``: in another figure; ``unknown``: its rate."""
 
     name: str
     why: str
@@ -171,31 +139,21 @@ class RentedVms:
 
     @property
     def count(self) -> int:
-        """All VMs."""
         return self.spot + self.on_demand
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What a cluster costs besides its VMs, and with them.
-
-    Attributes:
-        usd_per_hour: of all items by the hour, without the VMs. usd_once: of those paid once.
-        total_usd_per_hour: VMs and what comes besides them.
-        doubtful: the items whose rates are copies, and not from the cloud itself.
-        other_region: the region whose rates these are, if the VMs are in another one.
-        counted: whether the budget and what a job costs are of all of it, see
-            :attr:`Extras.counted`.
-    """
+    """What a cluster costs besides its VMs, and with them."""
 
     items: tuple[BillItem, ...]
     not_counted: tuple[UncountedCost, ...]
-    usd_per_hour: Decimal
+    usd_per_hour: Decimal  # without the VMs
     usd_once: Decimal
     total_usd_per_hour: Decimal
-    doubtful: tuple[str, ...]
+    doubtful: tuple[str, ...]  # items whose rates are copies, not from the cloud itself
     other_region: str = ""
-    counted: bool = False
+    counted: bool = False  # whether the budget is for all of it, see Extras.counted
 
     def usd_of(self, hours: float) -> Decimal:
         """What a job of so many hours costs besides its VMs."""
@@ -207,6 +165,9 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
     lines = tuple(_lines(vms, rates, extras))
     items = tuple(line for line in lines if isinstance(line, BillItem))
     by_hour = sum((item.usd_per_hour for item in items), Decimal(0))
+    other_region = ""
+    if rates.asked_region not in ("", rates.region):
+        other_region = rates.region
     return Bill(
         items,
         tuple(line for line in lines if isinstance(line, UncountedCost)),
@@ -214,7 +175,7 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
         sum((item.usd_once for item in items), Decimal(0)),
         vms.usd_per_hour + by_hour,
         tuple(i.name for i in items if i.source is not None and not i.source.official),
-        rates.other_region,
+        other_region,
         extras.counted,
     )
 
@@ -222,8 +183,7 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
 def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
     """What the planner adds to prices; 0 where the bill does not count.
 
-    Google's NAT gateway costs no more for the 33rd VM: for larger clusters it is a little less than
-    is added.
+    A little too much for more than 32 VMs behind Google's NAT gateway.
     """
     if rates is None or not extras.counted:
         return Surcharge()
@@ -240,10 +200,8 @@ def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
 
 
 def _lines(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem | UncountedCost]:
-    """Each cost, or why it is not counted; those of 0 and unused gateways are not named."""
-    disk = _disk(rates, extras)
-    known = {
-        DISK: disk,
+    known: dict[str, Any] = {
+        DISK: next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None),
         ADDRESSES: rates.address,
         NAT: rates.nat,
         EGRESS: rates.egress,
@@ -255,8 +213,12 @@ def _lines(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem | 
             continue
         if name in extras.excluded:
             yield UncountedCost(name, "excluded by --exclude-cost")
+        elif name == BOOT and vms.hours is not None:
+            yield UncountedCost(BOOT, "in the job's time and bill already", included=True)
         elif name == BOOT:
-            yield _boot(vms)
+            once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
+            text = f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train"
+            yield BillItem(BOOT, text, usd_once=once)
         elif known[name] is None:
             kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
             asked = name == ADDRESSES or name in extras.given
@@ -264,64 +226,50 @@ def _lines(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem | 
         elif name in _OPTIONS and name not in extras.given:
             yield UncountedCost(name, f"{_OPTIONS[name]} says how much")
         else:
-            yield _item(name, vms, rates, extras)
+            yield _item(name, known[name], vms, rates, extras)
 
 
-def _item(name: str, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
+def _item(name: str, rate: Any, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
     """A cost whose rate and amount are known."""
+    disk_gb, egress_gb, bucket_gb = (
+        gb or Decimal(0) for gb in (extras.disk_gb, extras.egress_gb, extras.bucket_gb)
+    )
+    usd = once = Decimal(0)
     if name == DISK:
-        disk = _disk(rates, extras)
-        assert disk is not None and extras.disk_gb is not None
-        usd = vms.count * _per_hour(extras.disk_gb * disk.usd_per_gb_month)
+        usd = vms.count * _exact(disk_gb * rate.usd_per_gb_month / HOURS_A_MONTH)
         text = (
-            f"{counted(vms.count, 'disk')} of {_in_gb(extras.disk_gb)} {disk.kind},"
-            f" {disk.usd_per_gb_month:f} $ a GB and month"
+            f"{counted(vms.count, 'disk')} of {_in_gb(disk_gb)} {rate.kind},"
+            f" {rate.usd_per_gb_month:f} $ a GB and month"
         )
-        return BillItem(name, text, usd, source=disk.source)
-    if name == ADDRESSES:
-        address = rates.address
-        assert address is not None
-        spot = address.spot_usd_per_hour
-        spot = address.usd_per_hour if spot is None else spot
-        prices = [(vms.spot, spot), (vms.on_demand, address.usd_per_hour)]
+    elif name == ADDRESSES:
+        if rate.spot_usd_per_hour is None:
+            spot = rate.usd_per_hour
+        else:
+            spot = rate.spot_usd_per_hour
+        prices = [(vms.spot, spot), (vms.on_demand, rate.usd_per_hour)]
         usd = sum((count * price for count, price in prices), Decimal(0))
         each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
         text = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
-        return BillItem(name, f"{text}, {each} $/h each", usd, source=address.source)
-    if name == NAT:
-        nat = rates.nat
-        assert nat is not None
-        usd = nat.usd_per_hour + min(vms.count, nat.most_vms) * nat.usd_per_vm_hour
+        text += f", {each} $/h each"
+    elif name == NAT:
+        usd = rate.usd_per_hour + min(vms.count, rate.most_vms) * rate.usd_per_vm_hour
         if rates.address is not None:
             usd += rates.address.usd_per_hour
-        through = (extras.egress_gb or Decimal(0)) * nat.usd_per_gb
-        text = f"a NAT gateway with its address, {nat.usd_per_gb:f} $ a GB"
-        return BillItem(name, text, usd, _exact(through), nat.source)
-    if name == EGRESS:
-        egress = rates.egress
-        assert egress is not None and extras.egress_gb is not None
+        once = _exact(egress_gb * rate.usd_per_gb)
+        text = f"a NAT gateway with its address, {rate.usd_per_gb:f} $ a GB"
+    elif name == EGRESS:
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
-        usd = months * egress.usd(extras.egress_gb / months)
-        text = f"{_in_gb(extras.egress_gb)} to the internet"
-        if free := egress.free_gb_per_month:
+        once = _exact(months * rate.usd(egress_gb / months))
+        text = f"{_in_gb(egress_gb)} to the internet"
+        if free := rate.free_gb_per_month:
             text += f"; an account's free {free:f} GB a month may be used up"
-        return BillItem(name, text, usd_once=_exact(usd), source=egress.source)
-    bucket = rates.bucket
-    assert bucket is not None and extras.bucket_gb is not None
-    text = (
-        f"{_in_gb(extras.bucket_gb)} in a bucket, {bucket.usd_per_gb_month:f} $ a GB and month,"
-        " without requests"
-    )
-    usd = _per_hour(extras.bucket_gb * bucket.usd_per_gb_month)
-    return BillItem(name, text, usd, source=bucket.source)
-
-
-def _boot(vms: RentedVms) -> BillItem | UncountedCost:
-    if vms.hours is not None:
-        return UncountedCost(BOOT, "in the job's time and bill already", included=True)
-    once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
-    text = f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train"
-    return BillItem(BOOT, text, usd_once=once)
+    else:
+        usd = _exact(bucket_gb * rate.usd_per_gb_month / HOURS_A_MONTH)
+        text = (
+            f"{_in_gb(bucket_gb)} in a bucket, {rate.usd_per_gb_month:f} $ a GB and month,"
+            " without requests"
+        )
+    return BillItem(name, text, usd, once, rate.source)
 
 
 def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
@@ -330,20 +278,10 @@ def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
     kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
     if extras.disk_kind and known and extras.disk_kind not in kinds:
         clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
+        allowed = f"none: no rates of disks are known for {clouds}"
         if kinds:
             allowed = one_of(extras.disk_kind, kinds)
-        else:
-            allowed = f"none: no rates of disks are known for {clouds}"
         raise RequestError("disk_type", extras.disk_kind, allowed)
-
-
-def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
-    """The kind of disk that is wanted, None where no rate is known."""
-    return next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None)
-
-
-def _per_hour(usd_per_month: Decimal) -> Decimal:
-    return _exact(usd_per_month / HOURS_A_MONTH)
 
 
 def _exact(usd: Decimal) -> Decimal:
@@ -351,5 +289,4 @@ def _exact(usd: Decimal) -> Decimal:
 
 
 def _in_gb(gb: Decimal) -> str:
-    rounded = float(f"{float(gb):.4g}")
-    return f"{rounded:g} GB"
+    return f"{float(f'{float(gb):.4g}'):g} GB"

@@ -3,8 +3,6 @@
 Separate from the bill, which a request without them need not load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,10 +17,9 @@ NAT = "nat"
 EGRESS = "egress"
 BUCKET = "bucket"
 BOOT = "boot"
+# The costs that are counted besides VMs, in the order in which bills name them
 COSTS = (DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT)
-"""The costs that are counted besides VMs, in the order in which bills name them."""
-GB = Decimal(10**9)
-"""Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower."""
+GB = Decimal(10**9)  # Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,6 @@ class Extras:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The costs that users set."""
         amounts = {
             DISK: self.disk_gb,
             EGRESS: self.egress_gb,
@@ -61,7 +57,7 @@ class Extras:
         bucket: str | int | None = None,
         nat: bool = False,
         exclude_cost: str | Sequence[str] = (),
-    ) -> Extras:
+    ) -> "Extras":
         """Read options of :class:`deepvm.planner.options.RankOptions`. Raises a RequestError."""
         words = (exclude_cost,) if isinstance(exclude_cost, str) else tuple(exclude_cost)
         names = [name.strip() for text in words for name in text.split(",") if name.strip()]

@@ -1,7 +1,5 @@
 """How long spot VMs live, by the cloud's bands and by a user's history, and what that costs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -56,21 +54,16 @@ def hits(share: float, vms: int) -> str:
 
 @dataclass(frozen=True)
 class ClusterRisk:
-    """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
-
-    ``vm_share``: share of single VMs that is preempted in a month. ``share``: probability that it
-    hits the cluster.
-    ``between_s``: mean time between losses, seconds, shortest first, 0 to infinite.
-    """
+    """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end."""
 
     vms: int
-    vm_share: tuple[float, float | None]
-    share: tuple[float, float | None]
+    vm_share: tuple[float, float | None]  # of single VMs that a month takes
+    share: tuple[float, float | None]  # probability that it hits the cluster
     losses_per_month: tuple[float, float | None]
-    between_s: tuple[float, float]
+    between_s: tuple[float, float]  # mean time between losses
 
     @classmethod
-    def of_band(cls, band: int, vms: int) -> ClusterRisk:
+    def of_band(cls, band: int, vms: int) -> "ClusterRisk":
         """By AWS's band, 0 to 4; raises a RequestError for another one, and below one VM."""
         refuse_outside("vms", vms, 1, what="a number of VMs")
         if band not in range(len(BANDS)):
@@ -83,17 +76,13 @@ class ClusterRisk:
         return cls(vms, (low, high), share, losses, (shortest, longest))
 
 
-SHORT_LIFE_S = 4 * 3600.0
-"""Of a spot VM with GPUs at a busy time, by public traces."""
+SHORT_LIFE_S = 4 * 3600.0  # Of a spot VM with GPUs at a busy time, by public traces
 FEWEST = 3
 
 
 @dataclass(frozen=True)
 class KnownLifetime:
-    """Mean life of a spot VM of a type, seconds, with the ends of its 80 % interval.
-
-    ``preemptions`` of ``machines``, the newest seen at ``newest_s``, seconds since the epoch.
-    """
+    """Mean life of a spot VM, seconds, with its 80 % interval; ``newest_s``: seen, Unix time."""
 
     low_s: float
     mean_s: float
@@ -151,8 +140,8 @@ ALLOCATION_S = (62.0, 218.0)
 PREPARATION_S = (143.2, 183.2)
 START_S = sum(ALLOCATION_S) / 2 + sum(PREPARATION_S) / 2
 
+# Rates at which nothing happens and at which nothing is left; beyond, exp() overflows
 _NEVER, _ALWAYS = 1e-15, 1e6
-"""Rates at which nothing happens and at which nothing is left; beyond, exp() overflows."""
 _LEAST_STALL_S = 0.01
 
 
@@ -161,8 +150,7 @@ def kept_share(
 ) -> FloatArray:
     """Share of the time, restarts and lost work included, that is training kept; 0 to 1.
 
-    ``rate``: preemptions a second of the whole cluster. ``stall_s``: D. ``durable_s``: d.
-    ``restart_s``: R; seconds.
+    ``rate``: preemptions a second of the whole cluster. D, d and R of ``makespan``, seconds.
     """
     rate, stall_s, durable_s, restart_s = np.broadcast_arrays(rate, stall_s, durable_s, restart_s)
     rate = np.clip(rate, _NEVER, _ALWAYS)

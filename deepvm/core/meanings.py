@@ -4,13 +4,12 @@ Edit distance (:mod:`deepvm.core.spelling`) cannot find that Llama 3.1 8B is lla
 return the name as it is written on the command line; empty if unknown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 
 from deepvm.core.spelling import for_a_shell, one_of
 
+# Families, without punctuation, and the member that most people mean
 MODELS = {
     "llama": "llama-8b",
     "llama2": "llama-7b",
@@ -39,7 +38,7 @@ MODELS = {
     "stablediffusionxl10": "sdxl",
     "sdxlbase": "sdxl",
 }
-"""Families, without punctuation, and the member that most people mean."""
+# Prefixes of family names, and of our names of their members: the size follows a dash
 _FAMILIES = {
     "llama": "llama",
     "mistral": "mistral",
@@ -49,10 +48,10 @@ _FAMILIES = {
     "mpt": "mpt",
     "esm": "esm2",
 }
-"""Prefixes of family names, and of our names of their members: the size follows a dash."""
 _VARIANT = r"-(instruct|chat|base|hf|it|uncased|cased|v\d+(\.\d+)*|\d+k)\b"
 _SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])"
 
+# Other names of GPU models, and generations, without punctuation
 GPUS = {
     "a10": "A10G",
     "l40": "L40S",
@@ -67,10 +66,10 @@ GPUS = {
     "turing": "T4",
     "volta": "V100",
 }
-"""Other names of GPU models, and generations, without punctuation."""
 _GPU_NOISE = r"^\d+ ?x ?|nvidia|tesla|geforce|tensor|core|gpu|sxm\d?|pcie|nvl|hbm\d?e?|[^a-z0-9]"
 _GPU_MEMORY = r"(?<![a-z0-9])(\d{2,3}) ?gi?b?\b"
 
+# Accelerators that no catalog has: how they are called, whose they are, and what comes nearest
 NOT_RENTED = {
     r"(rtx|gtx)?(50[5-9]0)(ti|super)*": ("GeForce", "RTX PRO Server 6000"),
     r"(rtx|gtx)?(40[5-9]0)(ti|super)*": ("GeForce", "L40S"),
@@ -82,7 +81,6 @@ NOT_RENTED = {
     r"gaudi\d?|hpu": ("Intel", ""),
     r"trainium\d?|trn\d|inferentia\d?|inf\d": ("AWS", ""),
 }
-"""Accelerators that no catalog has: how they are called, whose they are, and what comes nearest."""
 
 
 def plain(name: str) -> str:
@@ -104,8 +102,7 @@ def meant_model(name: str, known: Collection[str]) -> str:
             if plain(text).startswith(start) and f"{ours}-{size[0]}" in known:
                 return f"{ours}-{size[0]}"
         return ""
-    family = plain(text)
-    return MODELS.get(family, "")
+    return MODELS.get(plain(text), "")
 
 
 def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str:
@@ -117,10 +114,10 @@ def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str
     model = names.get(bare) or names.get(_bare(GPUS.get(bare, "")))
     if not model:
         return ""
-    memory_words = ""
+    meant = for_a_shell(model)
     if memory and memory_option:
-        memory_words = f" {memory_option} {memory[1]}GB"
-    return for_a_shell(model) + memory_words
+        meant += f" {memory_option} {memory[1]}GB"
+    return meant
 
 
 def _bare(gpu: str) -> str:
@@ -141,7 +138,6 @@ def not_rented(name: str, known: Collection[str]) -> str:
 
 def none_of(gpu: str, known: Collection[str], meant: str) -> str:
     """The text of an error about an unknown GPU: the known ones, and a reason or a guess."""
-    reason = not_rented(gpu, known)
-    if reason:
+    if reason := not_rented(gpu, known):
         return f"{', '.join(known)}; {reason}"
     return one_of(gpu, known, ", ", meant=meant)

@@ -1,7 +1,5 @@
 """Options, declared once: for Python, the command line, settings and help."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -13,46 +11,34 @@ from typing import Any, TypeAlias
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
+# Takes a value as users write it, and the option's name for the error
 Reader: TypeAlias = Callable[[Any, str], Any]
-"""Takes a value as users write it, and the option's name for the error."""
 
 BUDGET = "Budget"
 TRAINING = "What you train"
 RENTED = "What may be rented"
 PRICES = "Prices"
 OUTPUT = "Output"
-GROUPS = (BUDGET, TRAINING, RENTED, PRICES, OUTPUT)
-"""Titles in ``--help``, in this order."""
+GROUPS = (BUDGET, TRAINING, RENTED, PRICES, OUTPUT)  # Titles in ``--help``, in this order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """How users set a field of a dataclass of options.
-
-    Attributes:
-        help: its line in ``--help``. metavar: the placeholder of its value.
-        names: on the command line, where the field's name is not the option's.
-        key: in files, where the option's name is not.
-        group: the title above it in ``--help``; those without one are rare.
-        kind: of values on the command line. choices: the only ones. least, most: its bounds.
-        complete: the values that the shell offers, a kind of :mod:`deepvm.cli.help.completion`.
-        read: parses the value. into: the field for the result, if it has another name.
-        part: the part of a request that reads it.
-    """
+    """How users set a field of a dataclass of options."""
 
     help: str
     metavar: str | None = None
-    names: tuple[str, ...] = ()
-    key: str = ""
-    group: str = ""
-    kind: type = str
+    names: tuple[str, ...] = ()  # on the command line, if not the field's
+    key: str = ""  # in files, if not the field's name
+    group: str = ""  # the title above it in --help; those without one are rare
+    kind: type = str  # of values on the command line
     choices: Sequence[str] = ()
     least: int | None = None
     most: int | None = None
-    complete: str = ""
-    read: Reader | None = None
-    into: str = ""
-    part: str = ""
+    complete: str = ""  # values for the shell, a kind of cli.help.completion
+    read: Reader | None = None  # parses the value
+    into: str = ""  # the field for the result
+    part: str = ""  # of a request that reads it
 
 
 def option(default: Any, help: str, metavar: str | None = None, *names: str, **about: Any) -> Any:
@@ -71,8 +57,7 @@ def option(default: Any, help: str, metavar: str | None = None, *names: str, **a
 
 def field_named(record: Any, name: str) -> Field[Any]:
     """A field of a dataclass."""
-    fields: dict[str, Field[Any]] = record.__dataclass_fields__
-    return fields[name]
+    return record.__dataclass_fields__[name]  # type: ignore[no-any-return]
 
 
 def again(record: Any, name: str) -> Any:
@@ -139,11 +124,6 @@ def seconds(value: Any, name: str) -> float:
     return float(to_decimal(value, name, unit="seconds"))
 
 
-def yes(value: Any, name: str) -> bool:
-    """Reads a switch."""
-    return bool(value)
-
-
 _METHODS = ("auto", "ddp", "fsdp", "lora")
 _PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16", "fp8")
 
@@ -188,7 +168,6 @@ class WorkloadOptions:
 
     @property
     def names_a_model(self) -> bool:
-        """Whether a model is named, or its size."""
         return bool(self.model) or self.params is not None
 
 
@@ -215,5 +194,4 @@ def workload_keywords(options: WorkloadOptions, usual_model: str = "") -> dict[s
     return values
 
 
-USUAL_MODEL = "resnet50"
-"""That of the paper's experiments."""
+USUAL_MODEL = "resnet50"  # That of the paper's experiments

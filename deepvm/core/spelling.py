@@ -1,7 +1,5 @@
 """Names in messages: which one was meant by a misspelled one, and lists of many."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from deepvm.errors import RequestError
@@ -12,10 +10,7 @@ _LIKENESS = 0.66
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The most probably meant names, best first, at most ``most``; none if nothing is near.
-
-    Case does not matter. Names that are like what was typed come before those that begin with it.
-    """
+    """The most probably meant names, best first: those alike, then those that begin with it."""
     from difflib import get_close_matches  # only errors need it
 
     names = {one.casefold(): one for one in known}
@@ -29,11 +24,7 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
-    """``did you mean us-east-1?``, empty when nothing is near.
-
-    ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest`
-    decides.
-    """
+    """``did you mean us-east-1?``, empty when nothing is near; ``meant``: if that is known."""
     near = _meant(name, known, meant, 1)
     if near:
         return f"did you mean {near}?"

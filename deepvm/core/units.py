@@ -41,10 +41,7 @@ _SIZE = re.compile(r"\s*([0-9]{0,25}\.?[0-9]{1,25})\s*([A-Za-z]*)\s*")
 
 
 def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "dollars") -> Decimal:
-    """Read an amount from 0 (only with ``zero``) to ``MOST_USD``, given as a number or as text.
-
-    Raises a RequestError for anything else, with ``option`` and ``unit`` in its message.
-    """
+    """Read an amount from 0 (only with ``zero``) to ``MOST_USD``. Raises a RequestError."""
     allowed = f"a finite number {'>= 0' if zero else '> 0'} and at most {MOST_USD:.0e} in {unit}"
     text = str(value).strip()
     # Decimal() alone would also read "1_000" and digits of other scripts.
@@ -95,10 +92,7 @@ def refuse_outside(
 
 
 def to_positive(value: object, option: str) -> float:
-    """A finite number above 0, of any numeric type, as a float.
-
-    Raises a RequestError for the rest.
-    """
+    """A finite number above 0, of any numeric type, as a float. Raises a RequestError."""
     if _is_finite(value) and value > 0:
         return float(value)
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
@@ -123,10 +117,7 @@ def _is_finite(value: object) -> TypeGuard[float]:
 
 
 def to_micro_usd(price: Decimal) -> int:
-    """Whole micro-dollars of an exact price in dollars.
-
-    Raises a RequestError for more than six decimals.
-    """
+    """Whole micro-dollars of a price. Raises a RequestError for more than six decimals."""
     # quantize() is exact for any number of digits; multiplication rounds to 28
     exact = price.quantize(MICRO, rounding=ROUND_FLOOR)
     if price != exact:
@@ -174,10 +165,8 @@ def parse_seconds(
 ) -> float:
     """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number.
 
-    ``bare``: the unit of what has none. Without it numbers are seconds and text needs a unit:
-    ``--deadline 12`` does not mean 12 seconds.
-    ``zero``: whether 0 is allowed. Raises a RequestError for anything else; ``allowed``: its
-    message instead of the usual one.
+    ``bare``: the unit of what has none. Without it numbers are seconds and text needs a unit.
+    Raises a RequestError, with ``allowed`` instead of the usual message.
     """
     allowed = (
         allowed
@@ -209,10 +198,7 @@ def _meant_time(value: str) -> str:
 
 
 def parse_hours(value: str | float, option: str) -> float:
-    """Read an amount of work, seconds: hours, or a time with a unit, ``90min``.
-
-    Raises a RequestError.
-    """
+    """Read an amount of work, seconds: hours, or ``90min``. Raises a RequestError."""
     allowed = (
         f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or"
         " d, such as 90min"
@@ -248,8 +234,7 @@ def elapsed(seconds: float) -> str:
 def parse_bytes(size: str | int, option: str = "checkpoint_size", *, zero: bool = False) -> int:
     """Read a size: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (of 1024), or a number.
 
-    ``zero``: whether 0 is allowed. Raises a RequestError for anything else, and for text without a
-    unit below a million: ``300`` is not meant as bytes.
+    Raises a RequestError, also for text without a unit below a million: no bytes are meant.
     """
     allowed = "0, or " if zero else ""
     allowed += (
@@ -288,11 +273,9 @@ def _meant_unit(word: str) -> str:
 def format_bytes(count: int) -> str:
     """A size in its largest decimal unit, at most two decimals, rounded down: ``300 MB``."""
     power = max(p for p in range(5) if p == 0 or count >= 1000**p)
-    hundredths = count * 100 // 1000**power
+    shown = str(count)
     if power:
-        shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".")
-    else:
-        shown = str(count)
+        shown = f"{count * 100 // 1000**power / 100:.2f}".rstrip("0").rstrip(".")
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
@@ -311,8 +294,8 @@ def format_short(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
+# Standard deviations on either side of the mean that hold 80 % of a normal distribution
 Z80 = 1.2815515655446004
-"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -325,17 +308,14 @@ class Interval:
 
     @classmethod
     def of_log(cls, value: float, sd: float) -> Interval:
-        """Around a median, given the standard deviation of its logarithm."""
         factor = math.exp(Z80 * sd)
         return cls(value / factor, value, value * factor)
 
     @classmethod
     def exact(cls, value: float) -> Interval:
-        """Of a value that is known exactly."""
         return cls(value, value, value)
 
     def scaled(self, factor: float) -> Interval:
-        """All three times a factor above 0."""
         return Interval(self.low * factor, self.value * factor, self.high * factor)
 
     def inverse(self, numerator: float = 1.0) -> Interval:
@@ -357,11 +337,7 @@ class Interval:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a moment with a time zone, or a day (its midnight in UTC); UTC, whole seconds.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """A moment with a time zone, or a day, in whole seconds of UTC. Raises ValueError."""
     # Python 3.10 reads no Z.
     moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
     if moment.tzinfo is None:

@@ -14,7 +14,7 @@ property:
 
 ``at``: where its value is, a path of attributes, positions and ``#`` for a count; empty: the object
 itself. Without it the value is where the key says.
-``computed``: its value is computed in ``computed.py``, of what is there.
+``computed``: its value is computed in ``build.py``, of what is there.
 ``exact``: a number stays int where it is one, though the type is number.
 ``digits``: it is rounded to so many.
 ``optional``: the key may be left out, as it is for None; all others are required.
@@ -23,16 +23,11 @@ itself. Without it the value is where the key says.
 ``column``: a CSV that does not have all keys has this one.
 ``hidden``: the schemas that users see do not name it.
 
-Files that users write are declared for :mod:`deepvm.documents.models`, which says what else they
-may have.
-
-Records of the lab are checked when they are read, also for limits of numbers and lists, which the
-schemas that users see do not have; ``not_finite``: a number that may be NaN or infinite.
+:mod:`deepvm.documents.models` says what else files that users write may have. The schemas that
+users see do not have the limits of numbers and lists in records of the lab.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -101,3 +96,60 @@ def columns(name: str) -> Iterator[tuple[str, ...]]:
             yield from ((key, *below) for below in columns(inner["$ref"]))
         else:
             yield (key,)
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_OURS = {"at", "computed", "exact", "digits", "optional", "after", "column", "null"}
+_LIMITS = {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
+
+
+def json_schema(
+    kind: str, name: str, title: str, *, required: Sequence[str] | None = None, more: bool = False
+) -> dict[str, Any]:
+    """The schema of a document, of the ``kind`` that is declared."""
+    writer = _Writer(more)
+    if "properties" in declared(kind):
+        schema = writer.object_of(kind)
+    else:
+        schema = writer.standard(declared(kind))
+    if required is not None:
+        schema["required"] = sorted(required)
+    # The description before the properties: readers open a schema to learn what it is about
+    about = {"description": schema.pop("description")}
+    written = {"$schema": DIALECT, "$id": f"{name}.schema.json", "title": title, **about, **schema}
+    if writer.definitions:
+        written["$defs"] = dict(sorted(writer.definitions.items()))
+    return written
+
+
+class _Writer:
+    def __init__(self, more: bool) -> None:
+        self.more = more
+        self.definitions: dict[str, dict[str, Any]] = {}
+
+    def object_of(self, kind: str) -> dict[str, Any]:
+        every = properties(kind)
+        schemas = {key: schema for key, schema in every.items() if "hidden" not in schema}
+        return {
+            "type": "object",
+            "description": declared(kind)["description"],
+            "properties": {key: self.standard(schema) for key, schema in schemas.items()},
+            "required": sorted(key for key in schemas if not schemas[key].get("optional")),
+            "additionalProperties": self.more,
+        }
+
+    def standard(self, schema: Schema) -> dict[str, Any]:
+        words = {word: value for word, value in schema.items() if word not in _OURS | _LIMITS}
+        if "$ref" in words:
+            kind = words["$ref"]
+            name = kind.rpartition(".")[2]
+            if name not in self.definitions:
+                self.definitions[name] = {}  # set first: an object may hold others of its kind
+                self.definitions[name] = self.object_of(kind)
+            words["$ref"] = f"#/$defs/{name}"
+        if "anyOf" in words:
+            words["anyOf"] = [self.standard(one) for one in words["anyOf"]]
+        for word in ("items", "additionalProperties"):
+            if word in words:
+                words[word] = self.standard(words[word])
+        return words

@@ -1,10 +1,4 @@
-"""Types and descriptions of the fields of files that users write.
-
-A description states unit and range. It is in the JSON Schema and, word for word, in the error
-about the field.
-"""
-
-from __future__ import annotations
+"""Types and descriptions of the fields of files that users write."""
 
 import json
 import math
@@ -20,11 +14,13 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    StrictBool,
+    StringConstraints,
     TypeAdapter,
     ValidationError,
 )
 
-from deepvm.core.units import MOST_SECONDS, parse_time
+from deepvm.core.units import MOST_SECONDS, parse_seconds, parse_time
 
 MAX_USD = 100_000
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -42,35 +38,32 @@ class InvalidValueError(ValueError):
 
 
 def _plain_digits(value: Any) -> Any:
-    """Python also reads ``1_000`` and digits of other scripts; true is no 1."""
     odd = isinstance(value, str) and ("_" in value or not value.isascii())
     if odd or isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
         raise ValueError("expected a number")
     return value
 
 
-def as_number(value: Any) -> Any:
-    """CSV has only texts, and YAML reads 1e6 as one."""
+def _as_number(value: Any) -> Any:
     value = _plain_digits(value)
-    return float(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return float(value)
+    return value
 
 
 def _in_full(value: object) -> object:
-    """``7B`` is 7e9."""
     if isinstance(value, str) and value[-1:].lower() in _SHORT:
         return float(value[:-1]) * _SHORT[value[-1].lower()]
     return value
 
 
 def _as_exact(value: object) -> object:
-    """A number with all its digits, unlike a float."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError("expected a number")
     return value
 
 
 def _numbers(value: Any) -> list[float]:
-    """One or several numbers."""
     try:
         return _NUMBERS.validate_python(value if isinstance(value, list) else [value])
     except ValidationError:
@@ -86,7 +79,6 @@ def _as_span(value: Any) -> tuple[float, float]:
 
 
 def _as_lifetimes(value: Any) -> tuple[float, ...]:
-    """Null for none that ends."""
     if value is None:
         return (math.inf,)
     means = _numbers(value)
@@ -126,6 +118,14 @@ def _as_instant(value: object) -> datetime:
     return parse_time(value)
 
 
+def _as_duration(value: object) -> float:
+    if isinstance(value, float):  # read before
+        return value
+    if not isinstance(value, str):  # 12 without a unit is no time
+        raise ValueError("no time with a unit")
+    return parse_seconds(value, "time")
+
+
 def _one_line(value: str) -> str:
     if _UNFIT.search(value) or value != value.strip():
         raise ValueError("expected one line of visible characters without blanks at the ends")
@@ -138,26 +138,42 @@ def _no_comment(value: str) -> str:
     return _one_line(value)
 
 
-Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
-Whole = Annotated[int, BeforeValidator(as_number)]
+Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_as_number)]
+_Whole = Annotated[int, BeforeValidator(_as_number)]
 _NUMBERS = TypeAdapter(Annotated[list[Number], Field(min_length=1)])
-Span = Annotated[Any, PlainValidator(_as_span)]
-Lifetimes = Annotated[Any, PlainValidator(_as_lifetimes)]
-Visible = Annotated[str, AfterValidator(_visible)]
-ShortNumber = Annotated[Number, BeforeValidator(_in_full)]
-ShortWhole = Annotated[Whole, BeforeValidator(_in_full)]
-StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
-StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
-Exact = Annotated[Decimal, BeforeValidator(_as_exact)]
-Price = Annotated[
-    Decimal, Field(gt=0, le=MAX_USD, decimal_places=6), BeforeValidator(_plain_digits)
-]
-Day = Annotated[date, BeforeValidator(_as_day)]
-Instant = Annotated[datetime, BeforeValidator(_as_instant)]
-Moment = Annotated[str, AfterValidator(_as_moment)]
-Text = Annotated[str, AfterValidator(_one_line)]
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
-TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]
+Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
+_Named = Annotated[str, Field(min_length=1, max_length=100)]
+# Types of values, by ``format``, else ``type``
+FORMATS: dict[str, Any] = {
+    "integer": Annotated[_Whole, BeforeValidator(_no_text)],
+    "number": Annotated[Number, BeforeValidator(_no_text)],
+    "string": str,
+    "boolean": StrictBool,
+    "object": dict[str, Any],
+    "null": None,
+    "any": Any,
+    "not_finite": float,
+    "line": Annotated[str, AfterValidator(_one_line)],
+    "name": Annotated[_Named, AfterValidator(_one_line)],
+    "type": Annotated[_Named, AfterValidator(_no_comment)],
+    "time": Annotated[str, AfterValidator(_as_moment)],
+    "count": _Whole,
+    "amount": Number,
+    "short_count": Annotated[_Whole, BeforeValidator(_in_full)],
+    "short_amount": Annotated[Number, BeforeValidator(_in_full)],
+    "price": Annotated[
+        Decimal, Field(gt=0, le=MAX_USD, decimal_places=6), BeforeValidator(_plain_digits)
+    ],
+    "exact": Annotated[Decimal, BeforeValidator(_as_exact)],
+    "day": Annotated[date, BeforeValidator(_as_day)],
+    "instant": Annotated[datetime, BeforeValidator(_as_instant)],
+    "visible": Annotated[str, AfterValidator(_visible)],
+    "span": Annotated[Any, PlainValidator(_as_span)],
+    "lifetimes": Annotated[Any, PlainValidator(_as_lifetimes)],
+    "flag": bool,
+    "stripped": Stripped,
+    "duration": Annotated[float, BeforeValidator(_as_duration)],
+}
 
 
 class Strict(BaseModel):
@@ -172,6 +188,12 @@ class Lenient(BaseModel):
     """An object that deepvm writes: later versions may say more."""
 
     model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+class Record(BaseModel):
+    """What the lab has written: types are exact, other keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, defer_build=True)
 
 
 def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:

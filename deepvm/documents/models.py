@@ -7,49 +7,29 @@ Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Sch
   one; of what a job file says, ``span`` and ``lifetimes``, seconds or a list of them;
 - of numbers that may stand in a text, as all do in CSV: ``count``, ``amount``, ``price``; those
   that may be short, such as ``7B``: ``short_count``, ``short_amount``;
-- of numbers that keep all their digits: ``exact``; of switches in CSV: ``flag``.
+- of numbers that keep all their digits: ``exact``; that may be NaN or infinite: ``not_finite``;
+  of switches in CSV: ``flag``;
+- of texts without blanks at their ends: ``stripped``; of times with a unit, in seconds:
+  ``duration``; and those that the reader of a file adds to ``FORMATS``.
 
 ``discriminator``: the key by which several objects differ. A value that may be null is null by
-default.
+default, an object may have the default ``{}``.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args
 
-from pydantic import BaseModel, Field, StrictBool, create_model
+from pydantic import BaseModel, Field, create_model
 
 from deepvm.documents import fields
 from deepvm.documents.declared import Schema, declared, may_be_null, without_null
 from deepvm.documents.reader import Rules
 
-_TYPES: dict[str, Any] = {
-    "integer": fields.StrictWhole,
-    "number": fields.StrictNumber,
-    "string": str,
-    "boolean": StrictBool,
-    "object": dict[str, Any],
-    "null": None,
-    "line": fields.Text,
-    "name": fields.Name,
-    "type": fields.TypeName,
-    "time": fields.Moment,
-    "count": fields.Whole,
-    "amount": fields.Number,
-    "short_count": fields.ShortWhole,
-    "short_amount": fields.ShortNumber,
-    "price": fields.Price,
-    "exact": fields.Exact,
-    "day": fields.Day,
-    "instant": fields.Instant,
-    "visible": fields.Visible,
-    "span": fields.Span,
-    "lifetimes": fields.Lifetimes,
-    "flag": bool,
-}
-_LIMITS = {
+# Files that declare what the lab has written: exact types, and keys lack only if ``optional``
+_RECORDS = ("lab", "logs")
+_OPTIONS = {
+    "description": "description",
     "exclusiveMinimum": "gt",
     "minimum": "ge",
     "exclusiveMaximum": "lt",
@@ -66,17 +46,24 @@ _LIMITS = {
 
 @cache
 def model_of(name: str) -> type[BaseModel]:
-    """The model of a declared object, such as ``tables._Entry``.
-
-    It refuses unknown keys unless the declaration has ``additionalProperties``.
-    """
+    """The model of a declared object, such as ``tables._Entry``."""
     about = declared(name)
+    record = name.partition(".")[0] in _RECORDS
     members: dict[str, Any] = {}
     for key, schema in about["properties"].items():
-        default = schema.get("default", None if may_be_null(schema) else ...)
-        description = schema.get("description")
-        members[key] = (_type(schema), Field(default, description=description, **_limits(schema)))
-    base = fields.Lenient if about.get("additionalProperties") else fields.Strict
+        if record:
+            may_lack = schema.get("optional")
+        else:
+            may_lack = may_be_null(schema)
+        default = schema.get("default", None if may_lack else ...)
+        checked = default == {}  # it becomes an object
+        about_it = Field(default, validate_default=checked, **_options(schema))
+        members[key] = (_type(schema), about_it)
+    base: type[BaseModel] = fields.Strict
+    if about.get("additionalProperties"):
+        base = fields.Lenient
+    if record:
+        base = fields.Record
     model = create_model(name.rpartition(".")[2], __base__=base, **members)
     model.__doc__ = about.get("description")
     return model
@@ -87,18 +74,20 @@ def by_values(rules: Callable[[Mapping[str, Any]], Rules]) -> Callable[[BaseMode
     return lambda document: rules(document.model_dump())
 
 
-def _limits(schema: Schema) -> dict[str, Any]:
-    return {_LIMITS[word]: schema[word] for word in schema if word in _LIMITS}
+def _options(schema: Schema) -> dict[str, Any]:
+    return {_OPTIONS[word]: schema[word] for word in schema if word in _OPTIONS}
 
 
 def _bounded(schema: Schema) -> Any:
-    return Annotated[_type(schema), Field(**_limits(schema))]
+    options = _options(schema)
+    if options:
+        return Annotated[_type(schema), Field(**options)]
+    return _type(schema)
 
 
 def _element(schema: Schema) -> Any:
-    """A number in a tuple: pydantic writes its limits into the schema if they come first."""
     kind, *checks = get_args(_type(schema))
-    return Annotated[(kind, Field(**_limits(schema)), *checks)]
+    return Annotated[(kind, Field(**_options(schema)), *checks)]
 
 
 def _type(schema: Schema) -> Any:
@@ -113,6 +102,10 @@ def _type(schema: Schema) -> Any:
         return Literal[tuple(schema.get("enum", [schema.get("const")]))]
     if "prefixItems" in schema:
         return tuple[tuple(map(_element, schema["prefixItems"]))]  # type: ignore[misc]
-    if schema["type"] == "array":
+    kind = schema.get("type", "any")
+    if kind == "array":
         return list[_bounded(schema["items"])]  # type: ignore[misc]
-    return _TYPES[schema.get("format", schema["type"])]
+    if "additionalProperties" in schema:
+        names = schema.get("propertyNames", {"type": "string"})
+        return dict[_bounded(names), _bounded(schema["additionalProperties"])]  # type: ignore[misc]
+    return fields.FORMATS[schema.get("format", kind)]

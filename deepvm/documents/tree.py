@@ -1,17 +1,17 @@
-"""A file as plain data, with the line of every value."""
-
-from __future__ import annotations
+"""A file as plain data, with the line of every value, or an error that names file and line."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from deepvm.errors import Issue
+from deepvm.errors import CatalogFormatError, Issue, JobFormatError
+from deepvm.io.safe_read import read_text
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Keys and list positions from the top of a document."""
+KeyPath: TypeAlias = tuple[str | int, ...]  # Keys and list positions from the top of a document
 
 
 class FileSyntaxError(ValueError):
@@ -58,14 +58,7 @@ def shown(value: Any) -> str:
 
 @dataclass
 class Tree:
-    """A document.
-
-    Attributes:
-        value: dicts, lists and scalars.
-        read_lines: the line of each key by its path; called only for a message.
-        label: how messages name a path.
-        issues: what the loader could not take.
-    """
+    """A document. ``label``: how messages name a path."""
 
     value: Any
     read_lines: Callable[[], Mapping[KeyPath, int]]
@@ -84,10 +77,46 @@ class Tree:
         return 0
 
     def refusal(self, path: KeyPath, value: Any, expected: str) -> Issue:
-        """The issue about a value that cannot be used."""
         message = f"invalid value for {self.label(path)}: {shown(value)} (expected {expected})"
         return self.issue(path, message)
 
     def issue(self, path: KeyPath, message: str) -> Issue:
-        """What is wrong at a key."""
         return Issue(message, self.line(path), self.label(path))
+
+
+FileError = type[CatalogFormatError] | type[JobFormatError]
+
+
+def read_file(path: Path, expected: str) -> str:
+    """The text of a file that must exist. Raises CatalogFormatError."""
+    try:
+        return read_text(path, expected)
+    except FileNotFoundError:
+        issue = Issue(f"does not exist (expected {expected})")
+        raise CatalogFormatError(path, [issue]) from None
+
+
+def load_tree(
+    text: str,
+    name: str | os.PathLike[str],
+    expected: str,
+    load: Callable[[str], Tree],
+    error: FileError = CatalogFormatError,
+) -> Tree:
+    """The document of a text that errors call ``name``. Raises ``error``."""
+    try:
+        return load(text)
+    except FileSyntaxError as caught:
+        issue = Issue(f"{caught.issue} (expected {expected})", caught.issue.line)
+        raise error(os.fspath(name), [issue]) from None
+
+
+def read_object(path: Path, expected: str, load: Callable[[str], Tree]) -> Tree:
+    """The tree of a file that holds an object, each key once. Raises CatalogFormatError."""
+    tree = load_tree(read_file(path, expected), path, expected, load)
+    issues = list(tree.issues)
+    if not isinstance(tree.value, dict):
+        issues.append(Issue(f"not an object (expected {expected})"))
+    if issues:
+        raise CatalogFormatError(path, issues)
+    return tree

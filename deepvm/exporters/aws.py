@@ -1,27 +1,24 @@
-"""Exports for EC2: a role, a price limit, and user data that starts the training at boot.
-
-Token and addresses are parameters of AWS Systems Manager (:mod:`deepvm.jobs.clouds.aws.meeting`),
-which the VMs' role may read and write: no secret is in user data, a launch template, or the state
-of a tool.
-"""
-
-from __future__ import annotations
+"""Exports for EC2: a role, a price limit, user data that starts the training; EC2 Fleet."""
+# Token and addresses are parameters of AWS Systems Manager (:mod:`deepvm.jobs.clouds.aws.meeting`),
+# which the VMs' role may read and write: no secret is in user data, a launch template, or the state
+# of a tool.
 
 import re
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
-from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.plan import MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.core.cluster.price_limits import HEADROOM, PriceLimits, limit_prices
 from deepvm.errors import RequestError
-from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, amount
+from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, ExportFile, amount
 from deepvm.exporters.options import ExportOptions
 
 OPTIONS = frozenset({"subnet", "max_price", "command", "code", *TRAINING_OPTIONS})
-LARGEST = 16 * 1024
-"""Bytes of user data that EC2 takes, before they are encoded."""
+LARGEST = 16 * 1024  # Bytes of user data that EC2 takes, before they are encoded
+# AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)
 AWS_LEAST_MAX_PRICE = Decimal("0.001")
-"""AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 _BUCKET = re.compile(r"s3://[a-z0-9.-]+/.+\.(tar\.gz|tgz)")
 _ARCHIVE = re.compile(r"https://.+\.(tar\.gz|tgz)")
@@ -31,11 +28,11 @@ class AwsExporter(Exporter):
     """The plan is that in the zones within its price limit."""
 
     CLOUDS = frozenset({"aws"})
+    # Who may have the role of the VMs: EC2
     TRUST = (
         '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"Service":'
         ' "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}]}'
     )
-    """Who may have the role of the VMs: EC2."""
     HEADROOM = f"{HEADROOM * 100:.0f} %"
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
@@ -46,7 +43,6 @@ class AwsExporter(Exporter):
 
     @property
     def limit_of_all(self) -> str:
-        """The option that would include the zones that are too dear."""
         assert self.limits is not None
         needed = self.limits.needed_for(max(zone.usd_per_hour for zone in self.excluded))
         return f"--max-price {amount(needed)}"
@@ -61,17 +57,14 @@ class AwsExporter(Exporter):
 
     @property
     def role(self) -> str:
-        """Name of the VMs' role and of its instance profile."""
         return f"deepvm-{self.job}"
 
     @property
     def policy(self) -> str:
-        """What the VMs may do: meet, and read and write the buckets that the options name."""
         return self.text("aws/role-policy.json")
 
     @property
     def code(self) -> str:
-        """How the VMs fetch the training's code: from a bucket, an archive or git."""
         url = self.options.code
         if not url:
             return ""
@@ -85,7 +78,6 @@ class AwsExporter(Exporter):
         raise RequestError("code", url, allowed)
 
     def user_data(self, group: PlannedGroup) -> str:
-        """The script that all VMs of a group run at boot."""
         text = self.text("aws/user-data.sh", group=group)
         if (size := len(text.encode())) > LARGEST:
             allowed = f"user data of at most {LARGEST} bytes, which is what EC2 takes"
@@ -94,19 +86,11 @@ class AwsExporter(Exporter):
 
 
 def _limited(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits | None]:
-    """The plan in the zones within the price limit that was asked for, or its own price and 20 %.
-
-    None when it has too few prices to split a limit.
-
-    Raises:
-        RequestError: the plan costs more, AWS accepts no limit as low as that, or the plan has too
-            few prices.
-    """
+    """The plan in the zones within the given price limit, or its own price and 20 %."""
     limits = limit_prices(plan, most)
     if limits is None and most is not None:
-        allowed = (
-            "nothing: the plan has no prices of its on-demand VMs, so the limit cannot be split"
-        )
+        reason = "the plan has no prices of its on-demand VMs, so the limit cannot be split"
+        allowed = f"nothing: {reason}"
         raise RequestError("max_price", f"{most:f}", allowed)
     if limits is None or not limits.spot_count:
         return plan, limits
@@ -119,3 +103,49 @@ def _limited(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits
         raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
     zones = tuple(zone for zone in plan.training.zones if zone.usd_per_hour <= spot)
     return replace(plan, training=replace(plan.training, zones=zones)), limits
+
+
+# Spot VMs are a fleet of type ``maintain``: AWS replaces preempted ones. On-demand VMs are of type
+# ``instant``: one that dies is not silently replaced by an empty one that lost the checkpoints. AWS
+# advises against ``MaxPrice``, because VMs are interrupted more often with it; a cluster without it
+# may cost several times its plan. User data can only stand in a launch template.
+
+
+class Ec2Fleet(AwsExporter):
+    """Two requests for each group of VMs, and ``start.sh``."""
+
+    FOLDER = "ec2-fleet"
+    OPTIONS = OPTIONS | {
+        *("image", "memory_image", "key_name", "security_group"),
+        *("launch_template", "memory_launch_template"),
+    }
+    # start.sh, and AWS, refuse it until it is replaced by the id of an image.
+    PLACEHOLDER = "<id of your image>"
+
+    def files(self) -> Iterator[ExportFile]:
+        groups = self.plan.groups
+        scripts = {group.role: self.user_data(group) for group in groups}
+        for group in groups:
+            yield self.file(f"{group.role}-fleet.json", "fleet.json", group=group)
+        for group in groups:
+            script = scripts[group.role]
+            if self.own_template(group):
+                yield ExportFile(f"{group.role}-user-data.sh", script)
+            else:
+                encoded = b64encode(script.encode()).decode()
+                name = f"{group.role}-template.json"
+                yield self.file(name, "template.json", group=group, script=encoded)
+        yield ExportFile("role-policy.json", self.policy)
+        yield self.file("start.sh")
+
+    def own_template(self, group: PlannedGroup) -> str:
+        training = self.options.launch_template
+        memory = self.options.memory_launch_template
+        if group.role != MEMORY or not (self.plan.mixes_cpu_architectures or memory):
+            return training
+        if training and not memory:
+            allowed = (
+                f"with --memory-launch-template, too: {group.instance_type} needs another image"
+            )
+            raise RequestError("launch_template", training, allowed)
+        return memory

@@ -1,20 +1,20 @@
-"""What exporters share: the files that they make, and the templates that these are made from.
-
-An export holds no secrets and reads no environment. What only the user knows comes as an option, or
-stands in the file as something that the other tool refuses until it is filled in.
-"""
-
-from __future__ import annotations
+"""What exporters share: zones, templates, the files that they make, and how these are written."""
+# An export holds no secrets and reads no environment. What only the user knows comes as an option,
+# or stands in the file as something that the other tool refuses until it is filled in.
 
 import json
+import os
 import re
 import shlex
+import shutil
+import stat
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,19 +23,19 @@ from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, Plan, PlannedGroup
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_usd
-from deepvm.errors import RequestError
+from deepvm.errors import DataError, RequestError
 from deepvm.exporters.options import ExportOptions
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import os_reason
 
 TEMPLATES = [Path(__file__).parent / "templates"]
 COMMENT_WIDTH = 110
+# Of every export that starts trainings: it installs deepvm, and starts memory nodes and agents. No
+# secret is in any file: whoever starts the machines makes the token
 TRAINING_OPTIONS = frozenset({"job", "package", "persist"})
-"""Of every export that starts trainings: it installs deepvm, and starts memory nodes and agents.
-
-No secret is in any file: whoever starts the machines makes the token.
-"""
-ROLES = (MEMORY, ANCHOR)
-"""Of VMs that keep checkpoints in memory."""
+ROLES = (MEMORY, ANCHOR)  # Of VMs that keep checkpoints in memory
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
+_BREAKS = re.compile("[\n\r\x85\u2028\u2029\ufeff]")
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 
 
@@ -61,14 +61,11 @@ class Export:
 
 
 class Exporter:
-    """A plan for one tool. Its templates see it as ``export``, and ``plan`` and ``options``.
+    """A plan for one tool; its templates see it as ``export``, and ``plan`` and ``options``."""
 
-    Subclasses say which options they use (all others are refused) and which clouds they know (all
-    if empty), and make the files. Their folder of templates may have ``notes.txt``: what to do with
-    them, a sentence a line, and ``limit.txt``: what limits prices of spot VMs, if anything does.
-    ``RENTS``: whether the tool starts VMs, or uses those that exist. ``SENDS_FILES``: its files are
-    copied to the VMs, and so may be the wheel of deepvm.
-    """
+    # ``notes.txt`` in its folder: what to do with the files; ``limit.txt``: what limits prices of
+    # spot VMs. ``RENTS``: whether the tool starts VMs. ``SENDS_FILES``: files, and the wheel of
+    # deepvm, are copied to VMs.
 
     FOLDER: ClassVar[str]
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
@@ -90,7 +87,6 @@ class Exporter:
         return Export(files, tuple(filter(None, notes.splitlines())))
 
     def file(self, name: str, template: str = "", **values: Any) -> ExportFile:
-        """A file made from the template of this name, or another one, of this exporter."""
         return ExportFile(name, self.text(f"{self.FOLDER}/{template or name}", **values))
 
     def text(self, template: str, **values: Any) -> str:
@@ -98,18 +94,14 @@ class Exporter:
         return environment().get_template(f"{template}.j2").render(values)
 
     def image(self, group: PlannedGroup) -> str:
-        """The image of a group; empty if unknown, such as that of another CPU architecture."""
         if group.role != MEMORY:
             return self.options.image
         if self.plan.mixes_cpu_architectures:
-            shared = ""
-        else:
-            shared = self.options.image
-        return self.options.memory_image or shared
+            return self.options.memory_image
+        return self.options.memory_image or self.options.image
 
     @property
     def network(self) -> str:
-        """The kind of network on which the predicted speed of several VMs rests."""
         from deepvm.catalog.published.hardware import interconnect
 
         if self.plan.training_count == 1:
@@ -118,11 +110,8 @@ class Exporter:
 
     @property
     def places(self) -> list[tuple[ZonePrice | None, str]]:
-        """Pairs of a zone (None: any) and a subnet (empty: the default one) in which VMs may start.
-
-        The zone to start in comes first, then by price. If subnets are given, only these: a zone
-        without one would mean the default network, where no VMs are expected.
-        """
+        """Pairs of a zone (None: any) and a subnet (empty: the default), by price."""
+        # If subnets are given, only these: a zone without one would mean the default network.
         zones = sorted(self.plan.training.zones, key=lambda z: z.zone != self.plan.zone)
         if not self.options.subnet:
             return [(zone, "") for zone in zones] or [(None, "")]
@@ -148,13 +137,11 @@ class Exporter:
 
     @property
     def keepers(self) -> PlannedGroup | None:
-        """The group that keeps checkpoints in memory: the memory nodes, or else the anchors."""
         groups = {group.role: group for group in self.plan.groups}
         return next((groups[role] for role in ROLES if role in groups), None)
 
     @property
     def wheels(self) -> list[ExportFile]:
-        """The wheel that VMs install if they can get the deepvm that exports in no other way."""
         own = self.options.own
         if not self.SENDS_FILES or not own.wheel or self.options.package:
             return []
@@ -162,26 +149,22 @@ class Exporter:
 
     @property
     def library(self) -> str:
-        """The extra with the library of the bucket; empty for S3, which needs none."""
         scheme = self.options.persist.partition("://")[0]
         if scheme in ("gs", "az"):
             return scheme
         return ""
 
     def requirement(self, *, trains: bool = True, folder: str = "") -> str:
-        """What pip installs, as bash's default of a variable.
-
-        ``trains``: whether it is for trainers, not for a memory node. ``folder``: where VMs have
-        the wheel, as bash reads it between double quotes.
-
-        Raises:
-            RequestError: a training is to start, and VMs can install nothing.
-        """
+        """What pip installs, as bash's default of a variable; ``folder``: of the wheel on VMs."""
         own = self.options.own
-        extras = [self.library] if self.library else []
+        extras = []
         if trains:
-            extras.insert(0, "train")
-        extra = f"[{','.join(extras)}]" if extras else ""
+            extras.append("train")
+        if self.library:
+            extras.append(self.library)
+        extra = ""
+        if extras:
+            extra = f"[{','.join(extras)}]"
         source = self.options.package or own.requirement(extra)
         if not source and self.wheels:
             source = f"{folder}/{own.wheel_name}{extra}"
@@ -240,35 +223,30 @@ def hcl(value: str | dict[str, str], indent: int | None = None) -> str:
     return to_json(value, indent).replace("${", "$${").replace("%{", "%%{")
 
 
-def to_yaml(value: object) -> str:
-    """A scalar in YAML; a script is a block."""
+def to_yaml(value: object, block: bool = False) -> str:
+    """A scalar in YAML; text of several lines may be a block where its key is not indented."""
     import yaml
 
     style = None
-    if isinstance(value, str) and _ODD_BREAKS.search(value):
-        style = '"'  # YAML reads these as plain line breaks
-    elif isinstance(value, str) and "\n" in value:
-        style = "|"
+    if isinstance(value, str) and _BREAKS.search(value):
+        # In a block, YAML reads unusual line breaks as plain ones
+        style = '"'
+        if block and not _ODD_BREAKS.search(value):
+            style = "|"
     text = yaml.safe_dump(value, default_style=style, allow_unicode=True, width=1_000_000)
     return text.removesuffix("...\n").removesuffix("\n")
 
 
 def comment(text: str) -> str:
     """Comment lines, one or more for each line of the text; nothing in it can end the comment."""
-    return "".join(_commented(line) for line in text.removesuffix("\n").split("\n"))
-
-
-def _commented(sentence: str) -> str:
-    # split() takes every kind of white space, unusual line breaks too
-    words = " ".join(sentence.split())
-    lines: Sequence[str] = textwrap.wrap(
-        words,
-        COMMENT_WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
+    wrapper = textwrap.TextWrapper(
+        COMMENT_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines or [""])
+    lines: list[str] = []
+    for sentence in text.removesuffix("\n").split("\n"):
+        # split() takes every kind of white space, unusual line breaks too
+        lines += wrapper.wrap(" ".join(sentence.split())) or [""]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def tag(text: str) -> str:
@@ -277,3 +255,61 @@ def tag(text: str) -> str:
     if len(words) <= 256:
         return words
     return words[:256].rpartition(" ")[0] or words[:256]
+
+
+def choose_zones(plan: Plan, names: Sequence[str], *, limited: bool) -> tuple[Plan, list[str]]:
+    """The plan in the named zones, else in all that are sound and within its budget; and notes."""
+    if names:
+        return plan.in_zones(names), []
+    notes = []
+    sound = plan.sound()
+    if plan.memory and sound != plan:
+        reason = f"{plan.memory.instance_type} is not offered there"
+        notes.append(f"left out: {_difference(plan, sound)}, because {reason}")
+    if limited or sound.budget is None:
+        return sound, notes
+    cheap = sound.within_budget()
+    if cheap != sound:
+        budget = f"the {format_usd(sound.budget)} $/h that was asked for"
+        reason = f"there it would cost more than {budget}; --zone or --max-price takes it anyway"
+        notes.append(f"left out: {_difference(sound, cheap)}, because {reason}")
+    return cheap, notes
+
+
+def _difference(before: Plan, after: Plan) -> str:
+    return ", ".join(str(z) for z in before.training.zones if z not in after.training.zones)
+
+
+def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write all files, or none, into a folder, which is made when it is missing."""
+    paths = tuple(folder / file.name for file in export.files)
+    existing = [str(path) for path in paths if os.path.lexists(path)]
+    if existing and not force:
+        allowed = f"a folder without {', '.join(existing)}, or --force to replace"
+        raise RequestError("output_dir", str(folder), allowed)
+    try:
+        # All is written before the folder exists, and on its file system: a full disk leaves
+        # nothing behind, and os.replace does not work across file systems.
+        nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        with TemporaryDirectory(prefix=".deepvm-", dir=nearest) as staging:
+            staged = [Path(staging) / file.name for file in export.files]
+            for file, source, path in zip(export.files, staged, paths, strict=True):
+                _stage(file, source, path)
+            folder.mkdir(parents=True, exist_ok=True)
+            for source, path in zip(staged, paths, strict=True):
+                os.replace(source, path)
+    except (OSError, ValueError) as error:
+        reason = f"{os_reason(error)}; nothing was changed, name another folder"
+        raise DataError(f"{folder}: cannot be written: {reason}") from None
+    return paths
+
+
+def _stage(file: ExportFile, staged: Path, path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: a folder or device has this name")
+    write_bytes(staged, file.data or file.text.encode())
+    if path.exists():
+        shutil.copymode(path, staged)
+    if file.executable:
+        mode = stat.S_IMODE(staged.stat().st_mode)
+        staged.chmod(mode | (mode & 0o444) >> 2)  # executable for all who may read it

@@ -1,7 +1,5 @@
 """What only the user knows: options of exports, as on the command line."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence
@@ -52,10 +50,6 @@ class ExportOptions:
     own: OwnPackage = OwnPackage(f"=={__version__}")
 
     def __post_init__(self) -> None:
-        """Read the price.
-
-        Raise RequestError for text that is not safe in a script, or not usable.
-        """
         for subnet in self.subnet:
             if not subnet or subnet != subnet.strip("="):
                 allowed = "ZONE=SUBNET or SUBNET, such as use1-az4=subnet-0abc"
@@ -78,7 +72,6 @@ class ExportOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command split as a shell would, without expansion."""
         try:
             return tuple(shlex.split(self.command))
         except ValueError as error:
@@ -87,13 +80,11 @@ class ExportOptions:
 
     @property
     def git(self) -> tuple[str, str] | None:
-        """URL and ref of ``code``, if it is a repository; the ref may be empty."""
         match = _GIT.fullmatch(self.code)
         return match and (match[1], match[2] or "")
 
     @property
     def given(self) -> dict[str, str]:
-        """The options that are set, as text."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
         return {
             name: ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -1,7 +1,4 @@
-"""The tools that a plan can be exported to. A new one: a module, its templates, a line here.
-
-Imports nothing at the top: every command shows the titles in its help.
-"""
+"""The tools that a plan can be exported to. A new one: a module, its templates, a line here."""
 
 from __future__ import annotations
 
@@ -20,24 +17,19 @@ class Tool(NamedTuple):
     exporters: tuple[str, ...]
 
 
+# By the name on the command line
 REGISTRY = {
     "skypilot": Tool("SkyPilot", ("deepvm.exporters.skypilot:SkyPilot",)),
-    "ec2-fleet": Tool("EC2 Fleet", ("deepvm.exporters.ec2_fleet:Ec2Fleet",)),
+    "ec2-fleet": Tool("EC2 Fleet", ("deepvm.exporters.aws:Ec2Fleet",)),
     "terraform": Tool(
         "Terraform",
-        (
-            "deepvm.exporters.terraform:TerraformAws",
-            "deepvm.exporters.terraform_gcp:TerraformGcp",
-        ),
+        ("deepvm.exporters.terraform:TerraformAws", "deepvm.exporters.terraform:TerraformGcp"),
     ),
     "torchrun": Tool("torchrun", ("deepvm.exporters.torchrun:Torchrun",)),
 }
-"""By the name on the command line."""
-
 
 *_OTHERS, _LAST = [tool.title for tool in REGISTRY.values()]
-SUMMARY = f"Write a plan for {', '.join(_OTHERS)} or {_LAST}."
-"""The help text of ``deepvm export``."""
+SUMMARY = f"Write a plan for {', '.join(_OTHERS)} or {_LAST}."  # The help text of ``deepvm export``
 
 
 def exporters(name: str) -> list[type[Exporter]]:
@@ -47,19 +39,13 @@ def exporters(name: str) -> list[type[Exporter]]:
     return [resolve_name(home) for home in REGISTRY[name].exporters]
 
 
-def exporter_of(name: str, cloud: str) -> type[Exporter] | None:
-    """The exporter of a tool for plans of this cloud."""
+def _exporter_of(name: str, cloud: str) -> type[Exporter] | None:
     fitting = (e for e in exporters(name) if not e.CLOUDS or cloud in e.CLOUDS)
     return next(fitting, None)
 
 
 def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Export:
-    """The files that hand a plan to the tool ``name``.
-
-    Raises:
-        RequestError: no such tool, or an option that this tool does not use or this plan cannot
-            have.
-    """
+    """The files that hand a plan to the tool ``name``."""
     from deepvm.catalog.clouds import cloud_of
     from deepvm.core.spelling import joined, refuse_unknown
     from deepvm.errors import RequestError
@@ -68,9 +54,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     refuse_unknown("to", name, REGISTRY, ", ")
     options = options or ExportOptions()
     cloud = cloud_of(plan.source.catalog)
-    exporter = exporter_of(name, cloud.name)
+    exporter = _exporter_of(name, cloud.name)
     if exporter is None:
-        others = [other for other in REGISTRY if exporter_of(other, cloud.name)]
+        others = [other for other in REGISTRY if _exporter_of(other, cloud.name)]
         raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
     if plan.reserved and exporter.RENTS:
         pools = ", ".join(plan.reserved)

@@ -1,13 +1,7 @@
-"""SkyPilot: a task file for each kind of VM.
-
-All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks,
-which are started one after the other: first the on-demand one, then the spot one, which gets the
-addresses of the first. These stand as ``null`` under ``envs``: SkyPilot refuses to start a task
-with such a variable until it is given. The token of the memory nodes is such a variable under
-``secrets``. ``start.sh`` makes the token and gives both.
-"""
-
-from __future__ import annotations
+"""SkyPilot: a task file for each kind of VM."""
+# All nodes of a SkyPilot cluster are alike, so spot and on-demand VMs are two tasks: the spot one
+# gets the addresses of the other, which are ``null`` under ``envs``: SkyPilot refuses to start it
+# until they are given.
 
 import re
 from collections.abc import Iterator
@@ -47,7 +41,6 @@ class SkyPilot(Exporter):
         yield from self.wheels
 
     def _check(self) -> None:
-        """Raise RequestError for types and code that SkyPilot does not know."""
         name = self.plan.training.instance_type
         code = self.options.code
         if self.cloud.name == "runpod" and not _RUNPOD.fullmatch(name):
@@ -62,20 +55,16 @@ class SkyPilot(Exporter):
 
     @property
     def code_folder(self) -> str:
-        """The folder of the code; SkyPilot would take a relative one from where it is called."""
         return str(Path(self.options.code).resolve())
 
     @property
     def started(self) -> list[PlannedGroup]:
-        """The groups in the order in which they start."""
         return sorted(self.plan.groups, key=lambda g: _START_ORDER.index(g.role))
 
     def cluster(self, group: PlannedGroup) -> str:
-        """The name of a group's SkyPilot cluster or job."""
         return f"{_NOT_IN_A_NAME.sub('-', self.options.job).strip('-') or 'deepvm'}-{group.role}"
 
     def variables(self, group: PlannedGroup) -> list[str]:
-        """Environment variables that a group needs when it starts."""
         order = _START_ORDER.index(group.role)
         command = group.role != MEMORY and not self.options.command
         return ["TRAINING_COMMAND"] * command + [
@@ -85,7 +74,6 @@ class SkyPilot(Exporter):
         ]
 
     def accelerators(self, group: PlannedGroup) -> tuple[str, int] | None:
-        """The GPUs of a type as SkyPilot calls them, if it needs them next to the type."""
         vms = group.vms
         if self.cloud.name == "gcp":
             # Only plans of Google Cloud load its names

@@ -1,45 +1,32 @@
-"""Terraform: one ``main.tf.json`` (HCL's JSON form); for Google Cloud see :mod:`.terraform_gcp`.
-
-Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they
-have addresses that outputs can name. Zones are looked up by their ids, because their names differ
-between accounts. What only the user knows is a variable; one without a default is asked for by
-Terraform.
-
-``max_price`` of each override limits what a spot VM may cost for as long as it runs. The provider
-sends no total of a spot fleet, and instances that are bought on demand have a fixed price, for
-which it has no limit.
-
-User data starts the training. The role of the VMs, which this configuration makes, lets them meet;
-what they keep there is no resource of it, so that the state holds no token.
-"""
-
-from __future__ import annotations
+"""Terraform: one ``main.tf.json`` (HCL's JSON form)."""
+# Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``; on-demand VMs are ``aws_instance``, whose
+# addresses outputs can name. Zones are looked up by id, because names differ between accounts. What
+# VMs keep where they meet is no resource, so that the state holds no token.
 
 import json
+import re
 from collections.abc import Iterator
 
-from deepvm.core.cluster.plan import Plan
+from deepvm.core.cluster.plan import Plan, PlannedGroup
+from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.exporters.aws import OPTIONS, AwsExporter
 from deepvm.exporters.base import Exporter, ExportFile
 from deepvm.exporters.options import ExportOptions
 
 
-class TerraformExporter(Exporter):
-    """One ``main.tf.json``, with a header as comment."""
-
+class _TerraformExporter(Exporter):
     def files(self) -> Iterator[ExportFile]:
         yield self.file("main.tf.json")
 
     @property
     def asked(self) -> list[str]:
-        """The variables that Terraform asks for."""
         (file,) = self.files()
         variables = json.loads(file.text)["variable"]
         return [name for name, body in variables.items() if "default" not in body]
 
 
-class TerraformAws(TerraformExporter, AwsExporter):
+class TerraformAws(_TerraformExporter, AwsExporter):
     """Launch template, fleet, instances, and the role of the VMs."""
 
     FOLDER = "terraform"
@@ -57,3 +44,39 @@ class TerraformAws(TerraformExporter, AwsExporter):
     @property
     def compact_policy(self) -> str:
         return json.dumps(json.loads(self.policy))
+
+
+# These boot from no Persistent Disk:
+# https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; n4 and c4:
+# nextflow-io/nextflow issue 6614.
+_HYPERDISK = re.compile(r"(a3-ultragpu|a4x?|g4|n4[ad]?|c4[ad]?)-.*")
+
+
+class TerraformGcp(_TerraformExporter):
+    """Instance template, instance group and instances."""
+
+    FOLDER = "terraform-gcp"
+    OPTIONS = frozenset({"image", "memory_image", "subnet"})
+    CLOUDS = frozenset({"gcp"})
+
+    def files(self) -> Iterator[ExportFile]:
+        if len(self.options.subnet) > 1:
+            names = joined(self.options.subnet)
+            raise RequestError("subnet", names, "one: the VMs are in one zone")
+        return super().files()
+
+    def disk_type(self, group: PlannedGroup) -> str:
+        wanted = ""
+        if self.plan.disk:
+            wanted = self.plan.disk.kind
+        if _HYPERDISK.fullmatch(group.instance_type) and not wanted.startswith("hyperdisk"):
+            return "hyperdisk-balanced"
+        return wanted or "pd-balanced"
+
+    @property
+    def zones(self) -> list[str]:
+        plan = self.plan
+        priced = [z.zone for z in sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)]
+        named = priced or ([plan.zone] if plan.zone else list(plan.training.offered_in))
+        offers = [vms.offered_in for vms in (plan.training, plan.memory) if vms and vms.offered_in]
+        return [zone for zone in named if all(zone in offer for offer in offers)] or named

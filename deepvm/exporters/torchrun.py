@@ -1,11 +1,4 @@
-"""torchrun: host files to fill in and a script that starts the training on each VM.
-
-The agents meet on an on-demand VM, which is not preempted in the middle of the training: the anchor
-of Single-Anchor, or the first memory node of Tiering, which then holds PyTorch's store without
-training.
-"""
-
-from __future__ import annotations
+"""torchrun: host files to fill in and a script that starts the training on each VM."""
 
 from collections.abc import Iterator
 

@@ -1,21 +1,16 @@
 """The board: memory that an agent shares with the trainers on its machine.
 
-A step costs them a few loads and stores.
-
-All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a
-version is asked for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after
-the acknowledgements of all agents does it contribute to step s + 1, so no rank can have passed it;
+All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees a
+request, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after the
+acknowledgements of all agents does it contribute to step s + 1, so no rank can have passed it;
 every rank saves at the end of step k if entry ``k % 4`` says k. There are four entries because a
-rank may be a step behind: one that it has not read must not be overwritten. There are two rings,
-each with one writer: the agent marks what its controller tells it, and the trainer that watches the
-ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step;
-what comes late is of a step that is over, and hides nothing newer.
+rank may be a step behind: one that it has not read must not be overwritten. Of the two rings, one
+is written by the agent, the other by the trainer that watches the ranks' own store while no
+controller answers. What comes late is of a step that is over, and hides nothing newer.
 
 Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each
 whole; ``struct`` writes byte by byte.
 """
-
-from __future__ import annotations
 
 import mmap
 import os
@@ -25,8 +20,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+# Environment variable: the folder of the machine's agent, with its board and its socket
 AGENT = "DEEPVM_AGENT"
-"""Environment variable: the folder of the machine's agent, with its board and its socket."""
 BOARD = "board"
 SOCKET = "socket"
 MOST_RANKS = 200
@@ -88,7 +83,7 @@ class SaveReason(IntEnum):
 
     @property
     def automatic(self) -> bool:
-        """Whether neither script nor user asked for it: it is useless once a newer one is safe."""
+        """Whether it is useless once a newer one is safe: neither script nor user requested it."""
         return self.holds or self is SaveReason.INSURANCE
 
 
@@ -104,8 +99,7 @@ class ScheduledSave(NamedTuple):
         return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
 
     @classmethod
-    def of_others(cls, fields: Sequence[int]) -> ScheduledSave:
-        """The save of a list of :meth:`for_others`."""
+    def of_others(cls, fields: Sequence[int]) -> "ScheduledSave":
         reason, left_ms, request = fields
         return cls(SaveReason(reason), int(time.time() * 1000) + int(left_ms), int(request))
 
@@ -114,7 +108,7 @@ class Board:
     """An open board; for one process, any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises OSError if it cannot be read, ValueError if it is not a board."""
+        """Raises OSError if it cannot be read, ValueError if it is not a board."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._map = mmap.mmap(descriptor, _WORDS * 8)
@@ -126,7 +120,7 @@ class Board:
             raise ValueError(f"{path} is not an agent's board")
 
     @classmethod
-    def create(cls, path: Path) -> Board:
+    def create(cls, path: Path) -> "Board":
         """Make an empty one, also instead of that of an older generation. Raises OSError."""
         words = memoryview(bytearray(_WORDS * 8)).cast("Q")
         words[Flag.MAGIC] = _MAGIC
@@ -139,27 +133,22 @@ class Board:
     def request(self, reason: SaveReason, limit_ms: int) -> int:
         """Request a save; returns its number. A request that holds and is unseen stays."""
         words = self.words
+        unseen = SaveReason.NONE
         if words[Flag.TAKEN] != words[Flag.REQUEST]:
             unseen = SaveReason(words[Flag.REASON])
-        else:
-            unseen = SaveReason.NONE
         until_ms = words[Flag.LIMIT_MS]
-        if (
-            unseen.holds
-            and words[Flag.RESUMED] < words[Flag.REQUEST]
-            and time.time() * 1000 < until_ms
-        ):
-            if reason.holds:
-                reason, limit_ms = (reason, min(limit_ms, until_ms))
-            else:
-                reason, limit_ms = (unseen, until_ms)
+        waits = words[Flag.RESUMED] < words[Flag.REQUEST] and time.time() * 1000 < until_ms
+        if unseen.holds and waits and reason.holds:
+            limit_ms = min(limit_ms, until_ms)
+        elif unseen.holds and waits:
+            reason, limit_ms = unseen, until_ms
         words[Flag.REASON] = reason
         words[Flag.LIMIT_MS] = limit_ms
         words[Flag.REQUEST] += 1  # last: whoever sees it sees the reason, too
         return words[Flag.REQUEST]
 
     def resume(self) -> None:
-        """Have ranks that hold continue; what was asked for is given up."""
+        """Have ranks that hold continue; pending requests are given up."""
         self.words[Flag.RESUMED] = 2**63
         self.words[Flag.TAKEN] = self.words[Flag.REQUEST]
 
@@ -171,7 +160,6 @@ class Board:
         words[place] = step  # last, and never undone: ranks may be reading
 
     def scheduled(self, step: int) -> ScheduledSave | None:
-        """The save at the end of a step, if any."""
         words = self.words
         place = _RING_AT + step % _RING * _ENTRY_WORDS
         if words[place] != step:
@@ -183,7 +171,6 @@ class Board:
         return ScheduledSave(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
 
     def of_rank(self, local_rank: int, word: RankFlag) -> int:
-        """A number of a local rank."""
         return self.words[_RANK_AT + local_rank * _RANK_WORDS + word]
 
     def set_of_rank(self, local_rank: int, word: RankFlag, value: int) -> None:
@@ -191,6 +178,5 @@ class Board:
         self.words[_RANK_AT + local_rank * _RANK_WORDS + word] = value
 
     def close(self) -> None:
-        """Close it; twice is harmless."""
         self.words.release()
         self._map.close()

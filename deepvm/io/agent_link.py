@@ -1,20 +1,17 @@
-"""What a trainer knows of the agent on its machine: the board, and messages over a socket.
+"""What a trainer knows of its machine's agent: the board, and lines of JSON over a socket."""
 
-A message is a line of JSON, and so is its answer. Messages are for what happens now and then; what
-happens in each step goes over the board (:mod:`deepvm.io.agent_board`).
-"""
-
-from __future__ import annotations
-
+import atexit
 import contextlib
 import json
 import logging
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,58 +25,188 @@ from deepvm.io.agent_board import (
     SaveReason,
     ScheduledSave,
 )
-from deepvm.io.agent_peers import Peers, distributed
 
+_LOOK_S = 0.1
+_SELDOM = 10
+_ACK_LOOK_S = 0.005
+_ACK_S = 60.0
+_CLOSE_S = 2.0
+
+
+def distributed() -> Any:
+    """``torch.distributed`` if the training has loaded and initialized it, else None."""
+    found = getattr(sys.modules.get("torch"), "distributed", None)
+    if found is not None and found.is_available() and found.is_initialized():
+        return found
+    return None
+
+
+class Peers:
+    """The other machines of a training, without a controller, by torch.distributed's store.
+
+    An agent's first trainer writes its request there; that of rank 0 has the step after next marked
+    on every machine's board before it takes part in it. Threads poll the store.
+    """
+
+    def __init__(self, board: Board, store: Any, *, rank: int, local_rank: int, world: int) -> None:
+        self._board = board
+        self._store = store
+        self._rank = rank
+        self._world = world
+        self._requested = 0
+        self._collected = 0
+        self._saves = 0
+        self._ranks_s = _ACK_S
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not local_rank:
+            store.add("boards", 1)
+            self._thread = threading.Thread(target=self._watch, name="deepvm-peers", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+        store.add("ranks", 1)
+
+    @classmethod
+    def find(
+        cls, torch_distributed: Any, board: Board, *, rank: int, local_rank: int, world: int
+    ) -> "Peers | None":
+        try:
+            store = torch_distributed.distributed_c10d._get_default_store()
+        except (AttributeError, AssertionError, ValueError):
+            store = None
+        if store is None or torch_distributed.get_world_size() != world:
+            log.warning(
+                "the ranks of this training have no store: a machine's agent cannot ask the others"
+                " to save"
+            )
+            return None
+        store = torch_distributed.PrefixStore("deepvm", store)
+        return cls(board, store, rank=rank, local_rank=local_rank, world=world)
+
+    def schedule(self, step: int, save: ScheduledSave) -> None:
+        """Have all ranks save at the end of a step, by rank 0, which takes part only then."""
+        store = self._store
+        try:
+            self._await_ranks()
+            self._saves += 1
+            store.set(f"save/{self._saves}", json.dumps([step, *save.for_others()]))
+        except (RuntimeError, OSError) as error:
+            # No rank has it: rank 0 must not save without them
+            log.warning("the ranks' store cannot be used: %s; step %d is not saved", error, step)
+            return
+        until_s = time.monotonic() + _ACK_S
+        try:
+            others = store.add("boards", 0) - 1
+            while store.add(f"seen/{self._saves}", 0) < others:
+                # A machine that does not answer trains no more, and none continues without it
+                if time.monotonic() > until_s:
+                    log.warning("not all machines know that step %d is to be saved", step)
+                    break
+                time.sleep(_ACK_LOOK_S)
+        except (RuntimeError, OSError) as error:
+            log.warning("the ranks' store cannot be used: %s", error)
+        self._board.schedule(step, save, by_peers=True)
+
+    def _await_ranks(self) -> None:
+        """Wait until all ranks are here; once, because in some trainings only a few save."""
+        until_s = time.monotonic() + self._ranks_s
+        while self._store.add("ranks", 0) < self._world:
+            if time.monotonic() > until_s:
+                self._ranks_s = 0.0
+                return
+            time.sleep(_ACK_LOOK_S)
+
+    def _watch(self) -> None:
+        looks = 0
+        try:
+            while not self._over.wait(_LOOK_S):
+                looks += 1
+                words = self._board.words
+                asks = self._rank and words[Flag.REQUEST] != self._requested
+                # No controller answers, or this machine's agent requests a save nevertheless
+                needed = words[Flag.ALONE] or words[Flag.UNHEARD] or asks
+                if not looks % _SELDOM or needed:
+                    (self._pass_on if self._rank else self._collect)()
+        except (RuntimeError, OSError) as error:  # the training has ended elsewhere
+            log.debug("the ranks' store cannot be used: %s", error)
+        except ValueError:
+            log.debug("the board is closed")
+
+    def _pass_on(self) -> None:
+        words = self._board.words
+        store = self._store
+        if words[Flag.REQUEST] != self._requested:
+            number = self._requested = words[Flag.REQUEST]
+            save = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], number)
+            words[Flag.TAKEN] = number
+            place = store.add("requests", 1)
+            store.set(f"request/{place}", json.dumps(save.for_others()))
+        while store.check([f"save/{self._saves + 1}"]):
+            self._saves += 1
+            step, *fields = json.loads(store.get(f"save/{self._saves}"))
+            self._board.schedule(step, ScheduledSave.of_others(fields), by_peers=True)
+            store.add(f"seen/{self._saves}", 1)
+
+    def _collect(self) -> None:
+        while self._store.check([f"request/{self._collected + 1}"]):
+            self._collected += 1
+            save = ScheduledSave.of_others(
+                json.loads(self._store.get(f"request/{self._collected}"))
+            )
+            self._board.request(save.reason, save.limit_ms)
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S)
+            self._thread = None
+            atexit.unregister(self.close)
+
+
+# Environment variable: the number of the generation. What bears a lower one is refused.
 EPOCH = "DEEPVM_EPOCH"
-"""Environment variable: the number of the generation. What bears a lower one is refused."""
+# Environment variable: after how many steps scripts save that do not say when
 SAVE_EVERY = "DEEPVM_SAVE_EVERY"
-"""Environment variable: after how many steps scripts save that do not say when."""
+# Environment variable: the number on its machine of a process that trains without the others
 INDEPENDENT = "DEEPVM_INDEPENDENT"
-"""Environment variable: the number on its machine of a process that trains without the others."""
 _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0
+# Seconds that trainers hold after a save's limit: machines may go late, and work would be lost
 _AFTER_S = 10.0
-"""Seconds that trainers hold after a save's limit: machines may go late, and work would be lost."""
 _LONGEST = 1_000_000
-_STRANGE_STEPS = 10
-"""After so many steps without the others, it should be logged."""
+_STRANGE_STEPS = 10  # After so many steps without the others, it should be logged
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
 log = logging.getLogger("deepvm.training")
 
 
+@dataclass(eq=False, repr=False)
 class AgentLink:
     """The agent of this machine, as one rank sees it."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        rank: int,
-        local_rank: int,
-        world: int,
-        local_world: int,
-        epoch: int = 0,
-    ) -> None:
-        """Open the board. Raises OSError or ValueError if there is none."""
-        self._who = {"rank": rank, "local_rank": local_rank, "world": world, "epoch": epoch}
-        self.rank = rank
-        self.local_rank = local_rank
-        self.world = world
-        self._local_world = local_world
-        self._folder = folder
-        self.board = Board(folder / BOARD)
+    _folder: Path
+    _: KW_ONLY
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        names = ("rank", "local_rank", "world", "epoch")
+        self._who = {name: getattr(self, name) for name in names}
+        self.board = Board(self._folder / BOARD)
         self._words = self.board.words
         for word in (RankFlag.HELD, RankFlag.VERSION):  # one that was killed may have left them
-            self.board.set_of_rank(local_rank, word, 0)
+            self.board.set_of_rank(self.local_rank, word, 0)
         self._peers: Peers | None = None
-        self._unmet = world > 1 and world != local_world
+        self._unmet = self.world > 1 and self.world != self.local_world
         self._alone = 0
         self._request = 0
         self._due = 0
+        # For how long the other machines were waited for, until they knew of the newest save
         self.announced_s = 0.0
-        """For how long the other machines were waited for, until they knew of the newest save."""
         self._between_ns = self._of_ns = 0
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -88,8 +215,7 @@ class AgentLink:
         self._teller: threading.Thread | None = None
 
     @classmethod
-    def find(cls, environ: Mapping[str, str] = os.environ) -> AgentLink | None:
-        """The agent named by the environment, or None; training continues without it."""
+    def find(cls, environ: Mapping[str, str] = os.environ) -> "AgentLink | None":
         folder = environ.get(AGENT)
         if not folder:
             return None
@@ -100,23 +226,18 @@ class AgentLink:
             if environ.get(INDEPENDENT):
                 rank = 0
                 local_rank = int(environ[INDEPENDENT])
-                world = 1
-                local_world = 1
-            epoch = int(environ.get(EPOCH, "0"))
+                world = local_world = 1
             return cls(
                 Path(folder),
                 rank=rank,
                 local_rank=local_rank,
                 world=world,
                 local_world=local_world,
-                epoch=epoch,
+                epoch=int(environ.get(EPOCH, "0")),
             )
         except (OSError, ValueError) as error:
-            log.warning(
-                "the agent at %s cannot be used: %s; nothing is saved before a preemption",
-                folder,
-                error,
-            )
+            text = "the agent at %s cannot be used: %s; nothing is saved before a preemption"
+            log.warning(text, folder, error)
             return None
 
     def stepped(
@@ -124,8 +245,8 @@ class AgentLink:
     ) -> ScheduledSave | None:
         """Report the end of a step; returns the save that is due there, the same on all ranks.
 
-        Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one
-        began; 0: unknown.
+        Of the ``of_ns`` since the end of the last step, ``between_ns`` passed until this one
+        started; 0: unknown.
         """
         board = self.board
         if self._unmet:
@@ -144,21 +265,14 @@ class AgentLink:
         return board.scheduled(step)
 
     def _is_asked(self, step: int) -> bool:
-        """Whether a request is to be announced now.
-
-        Machines may end after a save that holds: none would acknowledge another one, and this rank
-        would wait.
-        """
         if self._words[Flag.REQUEST] == self._request:
             return False
+        # Machines may end after a save that holds: none would acknowledge another one.
         due = self.board.scheduled(step)
         return due is None or not due.reason.holds
 
     def _announce(self, step: int, save: ScheduledSave) -> None:
-        """Announce a save to all ranks; until all machines have it, this rank waits.
-
-        Tries one way after the other; if the first order arrives late, it repeats the second.
-        """
+        """Announce a save to all ranks; this rank waits for all machines."""
         peers = self._peers
         self.announced_s = 0.0
         if peers is None or not self._words[Flag.ALONE]:
@@ -174,7 +288,6 @@ class AgentLink:
 
     @property
     def unseen(self) -> ScheduledSave | None:
-        """The request that a single rank has not seen."""
         words = self._words
         if self.world > 1 or words[Flag.REQUEST] == self._request:
             return None
@@ -195,7 +308,7 @@ class AgentLink:
             self._alone += 1
             if self._alone == _STRANGE_STEPS:
                 log.warning(
-                    "this training has %d ranks on several machines and has not initialised"
+                    "this training has %d ranks on several machines and has not initialized"
                     " torch.distributed: unless they exchange gradients in another way, each"
                     " machine trains a model of its own",
                     self.world,
@@ -210,7 +323,7 @@ class AgentLink:
     def knows_all(self) -> bool:
         """Whether all ranks can save the same step: by controller, own store, or all local."""
         alone = self._words[Flag.ALONE] and self.world > 1
-        return not alone or self.world == self._local_world or self._peers is not None
+        return not alone or self.world == self.local_world or self._peers is not None
 
     def asked_here(self) -> ScheduledSave | None:
         """A request that this machine alone has received; once."""
@@ -227,7 +340,6 @@ class AgentLink:
         return due != self._due and due > 0 and step >= due - (self.world > 1)
 
     def _asked(self) -> ScheduledSave:
-        """What is asked for; from now on it is known."""
         words = self._words
         self._due = self._words[Flag.DUE]
         if words[Flag.REQUEST] == self._request:
@@ -238,7 +350,6 @@ class AgentLink:
         return found
 
     def saving(self, step: int) -> None:
-        """Report that the state after a step is being saved."""
         self.board.set_of_rank(self.local_rank, RankFlag.VERSION, step)
 
     def hold(self, step: int, save: ScheduledSave) -> None:
@@ -253,7 +364,6 @@ class AgentLink:
         board.set_of_rank(self.local_rank, RankFlag.HELD, 0)
 
     def is_resumed(self, save: ScheduledSave) -> bool:
-        """Whether no rank need hold for a save any more."""
         return self._words[Flag.RESUMED] >= save.request
 
     def ask(
@@ -285,17 +395,16 @@ class AgentLink:
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send a message in the background, in order; any thread may."""
+
+        def tell_all() -> None:
+            for message in iter(self._messages.get, None):
+                self.ask(message)
+
         with self._lock:
             if self._teller is None:
-                self._teller = threading.Thread(
-                    target=self._tell_all, name="deepvm-agent", daemon=True
-                )
+                self._teller = threading.Thread(target=tell_all, name="deepvm-agent", daemon=True)
                 self._teller.start()
         self._messages.put(message)
-
-    def _tell_all(self) -> None:
-        for message in iter(self._messages.get, None):
-            self.ask(message)
 
     def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -316,7 +425,6 @@ class AgentLink:
         self._socket = self._reader = None
 
     def close(self) -> None:
-        """Send what is left to tell, and close all; twice is harmless."""
         if self._teller is not None:
             self._messages.put(None)
             self._teller.join(_LAST_S)

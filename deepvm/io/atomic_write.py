@@ -1,7 +1,5 @@
 """Write files whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,15 +13,9 @@ from deepvm.io.safe_read import os_reason
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file: a new file next to it, fsync, rename.
+    """Write a file: a new file next to it, fsync, rename; on any failure the old one remains.
 
-    On any failure the old file, or none, remains.
-
-    A symbolic link is followed; the permissions of a file that is replaced are kept.
-
-    Raises:
-        DataError: the folder is missing, nothing may be written there, the disk is full, or a
-            folder or device has this name.
+    A symbolic link is followed; permissions of a replaced file are kept. Raises DataError.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -33,7 +25,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         if mode is not None and not stat.S_ISREG(mode):
             raise ValueError("a folder or device has this name")
         with hidden_path(target) as temporary:
-            _write_synced(temporary, data, mode)
+            # Not tempfile: a new file gets the permissions that the umask asks for
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o666), "wb") as stream:
+                if mode is not None:
+                    os.fchmod(stream.fileno(), stat.S_IMODE(mode))
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
             os.replace(temporary, target)
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
@@ -79,21 +78,8 @@ def discard(*paths: Path) -> None:
             path.unlink()
 
 
-def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
-    # os.open and not tempfile: a new file gets the permissions that the user's umask asks for.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    with open(descriptor, "wb") as stream:
-        if mode is not None:
-            os.fchmod(descriptor, stat.S_IMODE(mode))
-        stream.write(data)
-        stream.flush()
-        os.fsync(descriptor)
-
-
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder outlast a power cut, where the file system can."""
-    # The rename itself must reach the disk; some file systems do not support it, and then it is in
-    # their hands.
     with contextlib.suppress(OSError):
         sync(folder)
 

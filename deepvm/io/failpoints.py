@@ -1,19 +1,10 @@
-"""Labelled points at which fault-injection campaigns kill the process.
-
-Otherwise each costs a comparison.
-
-A campaign over one process names its point. One over many processes names a folder: whoever comes
-first to a point that has a file there takes the file away, and is killed, so each file kills once
-and what is left was never reached.
-"""
-
-from __future__ import annotations
+"""Labelled points at which fault-injection campaigns kill the process; else a comparison each."""
 
 import os
 import signal
 
+# Environment variable: the folder with a file for each point that kills once
 POINTS = "DEEPVM_KILL_POINTS"
-"""Environment variable: the folder with a file for each point that kills."""
 
 # ``label`` or ``label:n``: SIGKILL this process at the n-th pass.
 _label, _, _count = os.environ.get("DEEPVM_CHECKPOINT_KILL_AT", "").partition(":")

@@ -1,10 +1,4 @@
-"""File locks, which the kernel releases with their process, however it ends.
-
-A regular file opened for writing is locked, as NFS requires; a lock on the folder would hold on one
-machine only.
-"""
-
-from __future__ import annotations
+"""Locks on regular files (NFS), which the kernel releases with their process, however it ends."""
 
 import contextlib
 import fcntl
@@ -19,27 +13,24 @@ class FileLock:
     """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
-        """The file is created with ``mode`` when first locked; the folder must exist."""
         self._path = path
         self._mode = mode
         self._descriptor = -1
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        """Take it, or change its mode; False on timeout.
-
-        Raises OSError: this file system has no locks.
-        """
+        """Take it, or change its mode; False on timeout. Raises OSError: there are no locks."""
         deadline = time.monotonic() + limit_s
+        mode = fcntl.LOCK_EX
+        if shared:
+            mode = fcntl.LOCK_SH
         self.held = False  # changing the mode releases it first
         while not self.held:
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = os.open(self._path, flags, self._mode)
             try:
-                fcntl.flock(
-                    self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-                )
+                fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
                 # FUSE may renumber files
                 self.held = self._in_place() or time.monotonic() > deadline + 1
                 # Its previous holder removed the file, and another may lock a new one
@@ -60,7 +51,6 @@ class FileLock:
             return False
 
     def release(self, *, remove: bool = False) -> None:
-        """Release it, if held; and ``remove`` the file."""
         if remove and self.held:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -1,9 +1,8 @@
-"""Processor and memory of this machine."""
-
-from __future__ import annotations
+"""Processor, memory and ports of this machine."""
 
 import os
 import platform
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +16,10 @@ def cores() -> int:
 
 def processor() -> str:
     """The processor's name, or its architecture where the system does not tell."""
-    names = (
-        r.partition(":")[2].strip()
-        for r in _lines(Path("/proc/cpuinfo"))
-        if r.startswith("model name")
-    )
-    return next(names, platform.machine())
+    for line in _lines(Path("/proc/cpuinfo")):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:
@@ -37,6 +34,13 @@ def available_memory(root: Path = Path("/")) -> int | None:
     if free:
         return min([*free, *_limits(root)])
     return None
+
+
+def free_port(address: str = "") -> int:
+    """A free port; another process may take it before it is used."""
+    with socket.socket() as found:
+        found.bind((address, 0))
+        return int(found.getsockname()[1])
 
 
 def _limits(root: Path) -> Iterator[int]:

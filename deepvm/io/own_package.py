@@ -1,7 +1,5 @@
 """This installation of deepvm for other machines: where to get it, or all of it as an archive."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -21,40 +19,34 @@ from typing import Any
 from deepvm.io.user_dirs import data_folder
 
 _NAME = "deepvm"
+# Pure Python that the memory node's command needs; what is not installed here is not needed
 _WITH = ("typer", "shellingham", "annotated_doc", "click", "typing_extensions")
-"""Pure Python that the memory node's command needs; what is not installed here is not needed."""
-_EXTRA = "run"
-"""The extra of deepvm with which controllers run."""
-_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv", ".yaml", ".j2", ".md"})
-"""What deepvm consists of: a folder in which people work holds more than that."""
+_EXTRA = "run"  # The extra of deepvm with which controllers run
+# What deepvm consists of: a folder in which people work holds more than that
+_KINDS = frozenset(
+    {".py", ".sh", ".typed", ".css", ".js", ".json", ".csv", ".yaml", ".j2", ".md", ".mplstyle"}
+)
 _PLAIN_URL = re.compile(r"https?://[\w.,:/@+=~%&#-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class OwnPackage:
-    """What pip on another machine may install to have the deepvm that runs here.
+    """What pip on another machine may install to have the deepvm that runs here."""
 
-    Attributes:
-        pin: what follows the name in a requirement, ``==VERSION`` or ``@URL``; empty if no other
-            machine can get it.
-        place: where it was installed from here. wheel: name of its wheel, and the wheel, if there
-            is no ``pin``.
-    """
-
-    pin: str
-    place: str = ""
+    pin: str  # ==VERSION or @URL; empty if no other machine can get it
+    place: str = ""  # where it was installed from
     wheel_name: str = ""
-    wheel: bytes = field(default=b"", repr=False)
+    wheel: bytes = field(default=b"", repr=False)  # without a pin
 
     def requirement(self, extra: str = "") -> str:
-        """As for pip, without blanks; empty without ``pin``; ``extra``: such as ``[train]``."""
+        """As for pip; empty without ``pin``. ``extra``: such as ``[train]``."""
         if self.pin:
             return f"{_NAME}{extra}{self.pin}"
         return ""
 
 
 def own_package() -> OwnPackage:
-    """The deepvm that runs here, by what its installer has written down (PEP 610)."""
+    """The deepvm that runs here, by its installer's metadata (PEP 610)."""
     try:
         found = metadata.distribution(_NAME)
     except metadata.PackageNotFoundError:
@@ -70,7 +62,6 @@ def own_package() -> OwnPackage:
 
 
 def _url(origin: dict[str, Any]) -> str:
-    """A pinned public source of this installation; empty if there is none without a secret."""
     url = str(origin.get("url", ""))
     vcs = origin.get("vcs_info")
     marks = []
@@ -79,7 +70,8 @@ def _url(origin: dict[str, Any]) -> str:
     hashes = (origin.get("archive_info") or {}).get("hashes") or {}
     if "sha256" in hashes:
         marks.append(f"sha256={hashes['sha256']}")
-    marks += [f"subdirectory={origin['subdirectory']}"] if origin.get("subdirectory") else []
+    if origin.get("subdirectory"):
+        marks.append(f"subdirectory={origin['subdirectory']}")
     whole = f"{url}#{'&'.join(marks)}" if marks else url
     if "dir_info" in origin or not _PLAIN_URL.fullmatch(whole):
         return ""
@@ -89,7 +81,6 @@ def _url(origin: dict[str, Any]) -> str:
 
 
 def _wheel(distribution: metadata.Distribution) -> tuple[str, bytes]:
-    """Name and bytes of a wheel: the same bytes each time, as long as the files are the same."""
     files = {name: file.read_bytes() for file, name in _files(data=True)}
     info = f"{_NAME}-{distribution.version}.dist-info"
     files[f"{info}/METADATA"] = (distribution.read_text("METADATA") or "").encode()
@@ -115,12 +106,9 @@ def _digest(data: bytes) -> str:
 
 @cache
 def package_archive(*, data: bool = False, libraries: bool = True) -> bytes:
-    """For machines on which only Python is installed.
+    """For machines on which only Python is installed; of the same files the same bytes.
 
-    The same bytes each time, as long as the files are the same.
-
-    ``data``: with the embedded catalogs, for a controller. ``libraries``: with what the command
-    of the memory node needs; not where pip installs that, maybe a newer one.
+    ``data``: with the embedded catalogs. ``libraries``: with what the memory node's command needs.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
@@ -134,19 +122,13 @@ def package_archive(*, data: bool = False, libraries: bool = True) -> bytes:
 
 
 def _files(*, data: bool) -> Iterator[tuple[Path, str]]:
-    """The files of deepvm, and their names in an archive; ``data``: with the embedded catalogs."""
     package = Path(__file__).resolve().parents[1]
     roots = [(package, _NAME), *([(data_folder(), f"{_NAME}/_data")] if data else ())]
     for root, name in roots:
         for file in sorted(root.rglob("*")):
             inside = file.relative_to(root)
-            hidden = any(part.startswith(".") for part in inside.parts)
-            if (
-                file.suffix in _KINDS
-                and not hidden
-                and inside.parts[0] != "_data"
-                and file.is_file()
-            ):
+            hidden = inside.parts[0] == "_data" or any(p.startswith(".") for p in inside.parts)
+            if file.suffix in _KINDS and not hidden and file.is_file():
                 yield file, f"{name}/{inside.as_posix()}"
 
 
@@ -155,18 +137,16 @@ def _libraries() -> Iterator[tuple[Path, str]]:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
-        origin = Path(spec.origin)
+        root = Path(spec.origin)
         if spec.submodule_search_locations:
-            root = origin.parent
-        else:
-            root = origin
+            root = root.parent
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if file.is_file() and file.suffix != ".pyc":
                 yield file, str(file.relative_to(root.parent))
 
 
 def requirements() -> list[str]:
-    """A controller's requirements besides deepvm, for pip, by this installation's metadata."""
+    """A controller's requirements besides deepvm, for pip."""
     try:
         rows = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:

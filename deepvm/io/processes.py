@@ -1,11 +1,17 @@
-"""What Linux says of other processes; nothing of those that have ended, or are another user's."""
+"""What Linux says of other processes of this user, and the end of descendants, orphans too."""
 
-from __future__ import annotations
-
+import contextlib
+import ctypes
 import os
+import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _PROCESSES = Path("/proc")
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+_PAUSE_S = 0.005
+_TAIL_BYTES = 20_000
 
 
 def processes() -> list[int]:
@@ -27,7 +33,11 @@ def open_files(pid: int, *, for_writing: bool = False) -> list[str]:
     try:
         for link in (_PROCESSES / str(pid) / "fd").iterdir():
             try:
-                if not for_writing or _can_write(pid, link.name):
+                flags = os.O_RDWR
+                if for_writing:
+                    words = (_PROCESSES / str(pid) / "fdinfo" / link.name).read_text().split()
+                    flags = int(words[words.index("flags:") + 1], 8)
+                if flags & (os.O_WRONLY | os.O_RDWR):
                     found.append(os.readlink(link))
             except OSError:  # it has been closed
                 continue
@@ -36,6 +46,82 @@ def open_files(pid: int, *, for_writing: bool = False) -> list[str]:
     return found
 
 
-def _can_write(pid: int, descriptor: str) -> bool:
-    words = (_PROCESSES / str(pid) / "fdinfo" / descriptor).read_text().split()
-    return bool(int(words[words.index("flags:") + 1], 8) & (os.O_WRONLY | os.O_RDWR))
+def become_subreaper() -> None:
+    """Be the parent of descendants that lose theirs: none can leave the tree. Raises OSError."""
+    _prctl(_SUBREAPER, 1)
+
+
+def follow_parent(parent: int, number: signal.Signals) -> None:
+    """Have this process sent a signal when the process ``parent``, which has started it, ends."""
+    _prctl(_DEATH_SIGNAL, number)
+    if os.getppid() != parent:  # it has ended before
+        os.kill(os.getpid(), number)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def end_descendants(limit_s: float = 10.0) -> bool:
+    """End all descendants, stopped from the top first; False if some live after ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        left = set[int]()
+        while new := descendants(os.getpid()) - left:
+            send_signal(signal.SIGSTOP, new)
+            left |= new
+        if not left:
+            return True
+        send_signal(signal.SIGKILL, left)
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to those of these processes that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there; an exit code that is not collected yet does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below a process, zombies included."""
+    found = set[int]()
+    rest = [pid]
+    while rest:
+        new = [child for child in children_of(rest.pop()) if child not in found]
+        found.update(new)
+        rest += new
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started; none once it has ended."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def last_lines(path: Path, most: int) -> list[str]:
+    """The end of a text that processes have printed; nothing where it cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-most:]
+    return []

@@ -1,7 +1,5 @@
 """Read files that users name, of any kind; never blocks on a pipe or a device."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import stat
@@ -9,8 +7,8 @@ from pathlib import Path
 
 from deepvm.errors import CatalogFormatError, Issue
 
+# Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB
 MAX_BYTES = 64 * 2**20
-"""Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB."""
 
 
 def read_text(
@@ -22,14 +20,10 @@ def read_text(
 ) -> str:
     """The text of a regular file of at most ``limit`` bytes, with or without a byte-order mark.
 
-    Raises:
-        FileNotFoundError: no such file.
-        CatalogFormatError: not a regular file, not readable, too large, empty, or not UTF-8;
-            says what is ``expected``.
+    Raises FileNotFoundError, or a CatalogFormatError that says what is ``expected``.
     """
     try:
-        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is
-        # none.
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as (
             stream
         ):
@@ -48,8 +42,7 @@ def read_text(
     except (OSError, ValueError) as error:
         raise _refused(path, f"cannot be read: {os_reason(error)}", expected) from None
     if size > limit:
-        found = f"has {size / 2**20:.0f} MiB"
-        raise _refused(path, found, f"at most {limit // 2**20} MiB")
+        raise _refused(path, f"has {size / 2**20:.0f} MiB", f"at most {limit // 2**20} MiB")
     if not (may_be_empty or data.strip()):
         raise _refused(path, "is empty", expected)
     return decoded(path, data, expected)

@@ -1,7 +1,5 @@
 """Where a user's files of deepvm are, and the data files that come with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -9,26 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+MEASURED = "measured.json"  # The file of measured tables
 _DIRS = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
 
 
 def user_folder(
     kind: Literal["cache", "config", "data"], environ: Mapping[str, str]
 ) -> Path | None:
-    """Deepvm's folder among the user's, as platformdirs has it (tests compare them).
-
-    It need not exist.
+    """Deepvm's folder among the user's, as platformdirs has it; it need not exist.
 
     None without a home: the path would start in the current folder, which is not the user's own.
     """
     if sys.platform == "linux":  # without the 10 ms that importing platformdirs takes
-        folder = (
-            Path(
-                environ.get(f"XDG_{kind.upper()}_HOME", "").strip()
-                or os.path.expanduser(_DIRS[kind])
-            )
-            / "deepvm"
-        )
+        named = environ.get(f"XDG_{kind.upper()}_HOME", "").strip()
+        folder = Path(named or os.path.expanduser(_DIRS[kind])) / "deepvm"
     else:
         import platformdirs
 
@@ -39,10 +31,7 @@ def user_folder(
 
 
 def own_data_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where a user's measured tables and jobs are: ``DEEPVM_DATA_DIR``, else :func:`user_folder`.
-
-    None without a home.
-    """
+    """Where measured tables and jobs are: ``DEEPVM_DATA_DIR``, else :func:`user_folder`."""
     named = environ.get("DEEPVM_DATA_DIR", "")
     if named:
         return Path(os.path.expanduser(named)).absolute()

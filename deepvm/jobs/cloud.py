@@ -1,7 +1,5 @@
 """What the controller needs of a cloud, whichever it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,22 +24,14 @@ class RefusedError(DeepVMError):
 
 @dataclass(frozen=True)
 class Start:
-    """What a new machine must know.
-
-    Attributes:
-        job: its name. machine: the name of the request, the tag of the machine. secret: of this
-            machine.
-        controller: the controller's URL. controller_file: a file with it, for machines that share
-            this disk.
-        most_usd_per_hour: what it may cost, None for no limit; for clouds whose prices move.
-    """
+    """What a new machine must know."""
 
     job: str
-    machine: str
+    machine: str  # the name of the request, and its tag
     secret: bytes = field(repr=False)
-    controller: str
-    controller_file: str = ""
-    most_usd_per_hour: float | None = None
+    controller: str  # the controller's URL
+    controller_file: str = ""  # a file with it, for machines that share this disk
+    most_usd_per_hour: float | None = None  # what it may cost, for clouds whose prices move
 
 
 @dataclass(frozen=True)
@@ -53,24 +43,15 @@ class Launch:
     usd_per_hour: float | None = None
 
 
-Listing: TypeAlias = InstancesListed
-"""A cloud's answer is what the controller records."""
+Listing: TypeAlias = InstancesListed  # A cloud's answer is what the controller records
 
 
 class Cloud(Protocol):
-    """A cloud; calls may block, and come from several threads."""
+    """A cloud; calls may block, and come from several threads. What has a body is optional."""
 
-    can_preempt: ClassVar[bool]
-    """Whether machines can be preempted on purpose."""
-    near: ClassVar[bool]
-    """Whether machines come within seconds, and heartbeats each second cost nothing."""
-
-    @classmethod
-    def open(cls, folder: Path) -> Cloud:
-        """That of this user, whose jobs are in ``folder``.
-
-        Raises RefusedError: it cannot be used here.
-        """
+    can_preempt: ClassVar[bool] = False  # Whether machines can be preempted on purpose
+    # Whether machines come within seconds, and heartbeats each second cost nothing
+    near: ClassVar[bool] = False
 
     def host(self, job: str) -> str:
         """The address at which a job's controller listens, so that its machines reach it."""
@@ -79,10 +60,7 @@ class Cloud(Protocol):
         """A job is over: remove what its machines shared. Raises UnknownError."""
 
     def request(self, record: MachineRecord, start: Start) -> float | Launch:
-        """Make a machine, once for each name; returns when it was launched.
-
-        Raises RefusedError, UnknownError.
-        """
+        """Make a machine, once per name; Unix time of launch. Raises RefusedError, UnknownError."""
 
     def listing(self, job: str) -> Listing:
         """The machines of a job. Raises UnknownError."""
@@ -92,12 +70,14 @@ class Cloud(Protocol):
 
     def last_lines(self, job: str, machine: str) -> list[str]:
         """What a machine has printed last, as far as the cloud keeps it. Raises UnknownError."""
+        return []
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
-        """Take a machine back after a notice of ``grace_s``, or at once without one."""
+        """Preempt a machine after a notice of ``grace_s``, or at once without one."""
+        raise UnknownError("the cloud preempts machines itself")
 
     def recommend(self, job: str, machine: str) -> None:
-        """Send a machine a rebalance recommendation, without ending it."""
+        raise UnknownError("the cloud sends rebalance recommendations itself")
 
 
 @runtime_checkable
@@ -105,7 +85,7 @@ class NetworkFaults(Protocol):
     """What a cloud has besides whose machines can lose their links."""
 
     def cut(self, job: str, machine: str) -> None:
-        """Cut a machine's link: it keeps running, unreachable."""
+        """Cut a machine's link: it keeps running, unreachable. Raises UnknownError."""
 
 
 @runtime_checkable
@@ -117,10 +97,7 @@ class OwnedHosts(Protocol):
         """Whether jobs of this folder ever rented machines; without requests."""
 
     def jobs(self) -> Iterable[str]:
-        """The jobs of this user whose machines or heads live, whoever knows of them.
-
-        Raises UnknownError.
-        """
+        """The jobs of this user whose machines or heads live, known or not. Raises UnknownError."""
 
 
 @runtime_checkable
@@ -137,11 +114,8 @@ class RemoteCloud(Protocol):
         """Where versions go if the job names no tiers. Raises RefusedError."""
 
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
-        """Zones to ask for a type in, the first first, and its price there in $/h, None if unknown.
-
-        A name that covers several leaves the choice to the cloud. Raises RefusedError: nothing can
-        be rented as it is set up, and why; UnknownError.
-        """
+        """Zones for a type, the best first, with $/h or None. Raises RefusedError, UnknownError."""
+        # A name of several zones leaves the choice to the cloud
 
     def whole(self) -> str:
         """The name that covers all zones."""
@@ -175,13 +149,10 @@ class Objects(Protocol):
         """Write an object."""
 
     def replace(self, key: str, data: bytes, tag: str | None) -> str:
-        """Write it if it still has this tag, None: if there is none; returns the new tag.
-
-        Raises ChangedError.
-        """
+        """Write it if it has this tag (None: it is new); the new tag. Raises ChangedError."""
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
-        """The names that begin so, in order; ``after``: only those behind this one."""
+        """The names that begin so, in order; ``after``: only those after this one."""
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove objects; harmless where there are none."""

@@ -1,7 +1,5 @@
 """Machines that live and cost although no controller watches them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +14,20 @@ from deepvm.jobs.cloud import (
     UnknownError,
     head_name,
 )
-from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.head.mirror import HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.standing import ALIVE, controller_in
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A machine, or a head, that no job needs; since when it lives. ``end`` ends it.
-
-    ``known``: its job is in this history; else another history, or another computer, may know that
-    it is needed.
-    """
+    """A machine, or a head, that no job needs, alive since ``since_s``; ``end`` ends it."""
 
     job: str
     machine: str
     since_s: float
     end: Callable[[str, str], None]
-    known: bool = True
+    known: bool = True  # its job is in this history; else others may know that it is needed
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,6 @@ class Search:
 
 @dataclass(frozen=True)
 class _Job:
-    """A job to look at; ``row``: of the history, None if that does not have it."""
-
     name: str
     cloud: str
     folder: Path
@@ -63,14 +55,8 @@ def search(
     folder: Path = Path(),
     owned: Collection[str] = (),
 ) -> Search:
-    """Look for orphans of all jobs, or those ``named``; a silent cloud hides no other's.
-
-    ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that
-    the history lacks; those are released only if ``named``: another history, or another computer,
-    may need them.
-
-    Raises RequestError: an unknown job is named; nothing is released then.
-    """
+    """Orphans of all jobs, or of ``named`` ones. Raises RequestError: an unknown name."""
+    # Jobs in ``folder`` that the history lacks may be others': released only if they are named
     found = Search([], [])
     jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]
     jobs += _lost(jobs, cloud_of, folder, owned, found.problems)
@@ -104,10 +90,7 @@ def _lost(
     for name in owned:
         try:
             cloud = cloud_of(name)
-            if isinstance(cloud, OwnedHosts):
-                there = cloud.jobs()
-            else:
-                there = ()
+            there = cloud.jobs() if isinstance(cloud, OwnedHosts) else ()
         except (DeepVMError, OSError) as error:
             problems.append(f"{name}: {error}")
             continue
@@ -120,9 +103,8 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
     if isinstance(cloud, HostsController):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
-            raise UnknownError(
-                "whether its head lives is not known, as what that has written cannot be read"
-            )
+            what = "whether its head lives is not known"
+            raise UnknownError(f"{what}, as what that has written cannot be read")
         needed = ""
         if state is not None and alive:
             needed = head_name(state.number)
@@ -140,12 +122,8 @@ def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
             orphan.end(orphan.job, orphan.machine)
         except (DeepVMError, OSError) as error:
             yield f"{orphan.job}, {orphan.machine}: {error}"
-    if (
-        orphans
-        and job.row is not None
-        and job.row.result is not None
-        and not isinstance(cloud, RemoteCloud)
-    ):
+    over = job.row is not None and job.row.result is not None
+    if orphans and over and not isinstance(cloud, RemoteCloud):
         try:
             cloud.finish(job.name)  # a host that was silent at the end has its files still
         except (DeepVMError, OSError) as error:

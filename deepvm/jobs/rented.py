@@ -1,9 +1,7 @@
 """What a job rents: as its file says, by a plan, or what is recommended for its budget."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +14,13 @@ from deepvm.core.cluster.plan import Plan
 from deepvm.core.options import USUAL_MODEL
 from deepvm.documents.inputs.plan import load_plan
 from deepvm.errors import DataError, RequestError
-from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.static_hosts import StaticHosts, pool_of
 
 
 @dataclass(frozen=True)
 class RentalPlan:
-    """Machines of one type, some on demand, and anchors.
-
-    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
-    are to be had.
-    ``usd_per_hour``: the budget for which it was recommended.
-    """
+    """Machines of one type, some on demand, and anchors."""
 
     type: str
     least: int
@@ -35,9 +28,9 @@ class RentalPlan:
     steadies: int
     anchor: str = ""
     anchors: int = 0
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # types of the next-ranked clusters, as replacements
     other_anchors: tuple[str, ...] = ()
-    usd_per_hour: float | None = None
+    usd_per_hour: float | None = None  # the budget for which it was recommended
 
 
 def rented_of(job: JobFile, job_folder: Path) -> RentalPlan:
@@ -52,26 +45,21 @@ def rented_of(job: JobFile, job_folder: Path) -> RentalPlan:
     else:
         assert job.budget.usd_per_hour is not None
         rented = _recommended(job.budget.usd_per_hour)
-    if isinstance(job.anchor, Anchor):
-        anchors = max(rented.anchors, 1)
-        return replace(rented, anchor=job.anchor.type, anchors=anchors, other_anchors=())
+    if job.anchor is None:
+        return rented
     if job.anchor == "none":
         return replace(rented, anchor="", anchors=0, other_anchors=())
-    return rented
+    return replace(rented, anchor=job.anchor.type, anchors=max(rented.anchors, 1), other_anchors=())
 
 
 def taken_of(job: JobFile, own: StaticHosts) -> RentalPlan:
-    """The hosts that a job takes: all that train, or ``count`` of them.
-
-    Raises RequestError: there are not so many.
-    """
+    """The hosts that a job takes: all that train, or ``count``. Raises RequestError: too few."""
     anchor = ""
-    if isinstance(job.anchor, Anchor):
+    if job.anchor not in (None, "none"):
         anchor = job.anchor.type
     if anchor and not any(p.instance_type == anchor for p in own.pools()):
-        raise RequestError(
-            "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
-        )
+        allowed = "the type= of a host in the file of machines.hosts"
+        raise RequestError("anchor.type", anchor, allowed)
     train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
     least, most = _counts(job, len(train))
     if not 1 <= most <= len(train):
@@ -81,13 +69,12 @@ def taken_of(job: JobFile, own: StaticHosts) -> RentalPlan:
 
 def _counts(job: JobFile, default: int) -> tuple[int, int]:
     count = job.machines.count or default
-    if isinstance(count, Range):
-        return (count.min, count.max)
-    return (count, count)
+    if isinstance(count, int):
+        return (count, count)
+    return (count.min, count.max)
 
 
 def _planned(file: Path, name: str) -> RentalPlan:
-    """The first configuration of a plan. Raises RequestError."""
     try:
         plan = load_plan(file)
     except DataError as error:
@@ -95,14 +82,11 @@ def _planned(file: Path, name: str) -> RentalPlan:
         raise RequestError("machines.plan", name, allowed) from None
     if not (sold_by := clouds.cloud_of(plan.source.catalog)).has_api:
         there = f"'deepvm export --to skypilot' starts those of {sold_by.title}"
-        raise RequestError(
-            "machines.plan", name, f"a plan of AWS, where jobs rent machines; {there}"
-        )
+        allowed = f"a plan of AWS, where jobs rent machines; {there}"
+        raise RequestError("machines.plan", name, allowed)
     if plan.reserved:
-        allowed = (
-            "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun'"
-            " trains on reserved ones"
-        )
+        there = "'deepvm export --to torchrun' trains on reserved ones"
+        allowed = f"a plan without reserved VMs: jobs rent theirs; {there}"
         raise RequestError("machines.plan", name, allowed)
     others = []
     with suppress(RequestError):  # until there is no such rank
@@ -122,11 +106,7 @@ def _of_plan(plan: Plan) -> RentalPlan:
 
 
 def _recommended(usd_per_hour: float) -> RentalPlan:
-    """The best cluster for a budget, as ``deepvm recommend`` names it.
-
-    Raises RequestError: it buys none.
-    """
-    from deepvm.catalog.published.prediction import workload
+    from deepvm.catalog.published.performance import workload
     from deepvm.planner.recommend import solve
     from deepvm.planner.request import PlanRequest
 
@@ -149,31 +129,22 @@ def _of_cluster(cluster: Cluster) -> RentalPlan:
 
 
 def _with_fallbacks(best: RentalPlan, others: Iterable[RentalPlan]) -> RentalPlan:
-    """With the types of other clusters that can replace those of the best one."""
     known = load_catalog().by_name
-
-    def like(
-        name: str, names: Iterable[str], fits: Callable[[InstanceType, InstanceType], bool]
-    ) -> tuple[str, ...]:
-        able = dict.fromkeys(names)
-        return tuple(
-            other
-            for other in able
-            if name in known
-            and other in known
-            and other != name
-            and fits(known[name], known[other])
-        )
-
-    def has_as_many_gpus(one: InstanceType, other: InstanceType) -> bool:  # ranks per machine
-        return one.gpu is not None and other.gpu is not None and one.gpu.count == other.gpu.count
-
-    def has_as_much_memory(one: InstanceType, other: InstanceType) -> bool:
-        return 0 < (one.memory_gib or 0) <= (other.memory_gib or 0)
-
     ranked = list(others)
-    return replace(
-        best,
-        others=like(best.type, (other.type for other in ranked), has_as_many_gpus),
-        other_anchors=like(best.anchor, (other.anchor for other in ranked), has_as_much_memory),
-    )
+
+    def pairs(name: str, names: Iterable[str]) -> Iterator[tuple[InstanceType, InstanceType]]:
+        for other in dict.fromkeys(names):
+            if name in known and other in known and other != name:
+                yield known[name], known[other]
+
+    types = [
+        other.name
+        for own, other in pairs(best.type, (plan.type for plan in ranked))
+        if own.gpu and other.gpu and own.gpu.count == other.gpu.count  # ranks per machine
+    ]
+    anchors = [
+        other.name
+        for own, other in pairs(best.anchor, (plan.anchor for plan in ranked))
+        if 0 < (own.memory_gib or 0) <= (other.memory_gib or 0)
+    ]
+    return replace(best, others=tuple(types), other_anchors=tuple(anchors))

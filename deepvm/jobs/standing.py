@@ -1,7 +1,5 @@
 """A job's current status from the history, for its page and ``deepvm jobs show``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,48 +11,32 @@ from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState
-from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.history.downtime import (
-    LEAST_S,
-    Downtime,
-    Downtimes,
-    caught_up,
-    downtimes,
-    last_seen_s,
-)
+from deepvm.jobs.head.mirror import HeadState
+from deepvm.jobs.history import timeline
 from deepvm.jobs.history.history import Events, History, JobRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.steady_clock import job_time_s
 
-LOCK = "controller.lock"
-"""A controller holds it in its job's folder."""
+LOCK = "controller.lock"  # A controller holds it in its job's folder
+# States of a job's controller; elsewhere: no readable folder or remote state here
 ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
-"""States of a job's controller; elsewhere: no readable folder or remote state here."""
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job at a time.
-
-    Attributes:
-        world: with what it costs until ``now_s`` if it is not over. document: ``deepvm.run/1``,
-            final once it is over.
-        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none. without: when it had
-            none.
-    """
+    """A job at a time."""
 
     row: JobRow
-    world: JobState
+    world: JobState  # with what it costs until now_s if it is not over
     events: Events
     samples: Sequence[Sample]
-    document: JsonObject
-    controller: str
+    document: JsonObject  # deepvm.run/1
+    controller: str  # ALIVE, GONE, ELSEWHERE, or OVER
     now_s: float
-    without: Downtimes = ()
+    without: timeline.Downtimes = ()
 
     @property
     def over(self) -> bool:
-        """Whether its document is final."""
         return self.row.result is not None
 
 
@@ -66,40 +48,31 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Events = ())
     known_world = history.world(row.name)
     controller = controller_of(row)
     world = current(known_world, samples, now_s)
-    without = downtimes(events, samples)
-    seen_s = last_seen_s(known_world, samples)
-    if (
-        controller == GONE
-        and known_world.machines
-        and not world.job.over
-        and world.now_s - seen_s >= LEAST_S
-    ):
-        without.append(Downtime(seen_s, world.now_s))
+    without = timeline.downtimes(events, samples)
+    seen_s = timeline.last_seen_s(known_world, samples)
+    is_gone = controller == GONE and known_world.machines and not world.job.over
+    if is_gone and world.now_s - seen_s >= timeline.LEAST_S:
+        without.append(timeline.Downtime(seen_s, world.now_s))
     document = row.result
     if document is None:
-        document = final_document(
-            row.name, row.created_s, world, events, on_demand_prices(world), without
-        )
+        prices = on_demand_prices(world)
+        document = final_document(row.name, row.created_s, world, events, prices, without)
     return JobStatus(row, world, events, samples, document, controller, now_s, without)
 
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in short.
-
-    ``steps``: None if unknown. ``machines``: that cost something now. ``failed_saves``: since the
-    newest safe version.
-    """
+    """A job in short."""
 
     name: str
     state: str
     controller: str
     created_s: float
-    steps: int | None
+    steps: int | None  # None: unknown
     preemptions: int
-    machines: int
+    machines: int  # that cost something now
     cost_usd: float
-    failed_saves: int = 0
+    failed_saves: int = 0  # since the newest safe version
 
 
 def job_lines(history: History, now_s: float) -> list[JobLine]:
@@ -112,13 +85,12 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
             failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
-            world = current(
-                history.world(row.name), history.samples(row.name), job_time_s(row.folder, now_s)
-            )
+            now_job_s = job_time_s(row.folder, now_s)
+            world = current(history.world(row.name), history.samples(row.name), now_job_s)
             costs = sum(m.state.costs for m in world.machines.values())
             steps = None if world.progress_unknown else world.steps
             figures = (steps, world.preemptions, costs, round(world.usd, 8))
-            failed = world.counts.failed.in_a_row
+            failed = world.failed_saves.in_a_row
         found.append(JobLine(row.name, row.state, controller, row.created_s, *figures, failed))
     return found
 
@@ -127,7 +99,7 @@ def current(world: JobState, samples: Sequence[Sample], now_s: float) -> JobStat
     """Add the time and the steps that the controller did not record."""
     if world.over:
         return world
-    return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
+    return replace(timeline.caught_up(world, samples), now_s=max(world.now_s, now_s))
 
 
 def on_demand_prices(world: JobState) -> dict[str, float]:
@@ -142,11 +114,7 @@ def on_demand_prices(world: JobState) -> dict[str, float]:
 
 def controller_of(row: JobRow) -> str:
     """Whether the controller of a job lives."""
-    if row.result is not None and row.state in (
-        Job.DONE.value,
-        Job.FAILED.value,
-        Job.STOPPED.value,
-    ):
+    if row.result is not None and Job(row.state).over:
         return OVER
     return controller_in(row.folder)
 
@@ -157,11 +125,11 @@ def controller_in(folder: Path) -> str:
         return ELSEWHERE
     head = HeadState.load(folder)
     if head is not None and not head.here:
-        if head.read:
-            if head.alive:
-                return ALIVE
-            return GONE
-        return ELSEWHERE
+        if not head.read:
+            return ELSEWHERE
+        if head.alive:
+            return ALIVE
+        return GONE
     if not (folder / LOCK).exists():
         return GONE
     lock = FileLock(folder / LOCK)

@@ -1,7 +1,5 @@
 """Machines the user owns: the hosts file, the command to reach them, names and prices."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,29 +9,22 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.world import Pool
 from deepvm.profiling.hosts.launcher import Host, Launcher
 
-FILE = "hosts.json"
-"""In a job's folder: what was read when the job was submitted."""
+FILE = "hosts.json"  # In a job's folder: what was read when the job was submitted
 SSH = "ssh"
 _UNNAMED = "host"
 
 
 @dataclass(frozen=True)
 class StaticHosts:
-    """The hosts of one job.
+    """The hosts of one job, in the order of the file."""
 
-    Attributes:
-        tag: names the job on hosts, also where other users have one of that name. launcher, python:
-            as ``Launcher`` reads them. hosts: in the order of the file.
-    """
-
-    tag: str
-    launcher: str
+    tag: str  # names the job on hosts, also where other users have one of that name
+    launcher: str  # it and python as Launcher reads them
     python: str
     hosts: tuple[Host, ...]
 
     @classmethod
-    def load(cls, folder: Path) -> StaticHosts | None:
-        """The hosts of the job in a folder; None if it has none."""
+    def load(cls, folder: Path) -> "StaticHosts | None":
         try:
             found = json.loads((folder / FILE).read_bytes())
         except FileNotFoundError:

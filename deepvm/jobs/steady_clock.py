@@ -1,11 +1,8 @@
 """Time that passes evenly, even if the wall clock is set, and also while the computer sleeps.
 
-The times of a job, and of its machines, are by one such clock. Processes of one boot share it, by a
-file of the job's folder. After a reboot, or on another computer, a new one starts at the wall
-clock's time, but not before the last time that was recorded.
+Processes of one boot share a job's clock, by a file; after a reboot a new one starts at the wall
+clock's time, but not before the last recorded time.
 """
-
-from __future__ import annotations
 
 import json
 import time
@@ -20,22 +17,18 @@ CLOCK = "clock.json"
 
 @dataclass(frozen=True)
 class SteadyClock:
-    """Seconds since the epoch that never jump: wall clock at the start, then monotonic.
-
-    ``boot``: the boot it belongs to. ``zero_s``: when that started.
-    """
+    """Seconds since the epoch that never jump: wall clock at the start, then monotonic."""
 
     boot: str
-    zero_s: float
+    zero_s: float  # when that boot started
 
     @classmethod
-    def start(cls, least_s: float = 0.0) -> SteadyClock:
+    def start(cls, least_s: float = 0.0) -> "SteadyClock":
         """Start at the wall clock's time or ``least_s``: recorded times are in the past."""
         return cls(boot_id(), max(time.time(), least_s) - _since_boot_s())
 
     @classmethod
-    def load(cls, path: Path) -> SteadyClock | None:
-        """The clock of a file; None without one, or after a reboot."""
+    def load(cls, path: Path) -> "SteadyClock | None":
         try:
             clock = cls(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -45,7 +38,6 @@ class SteadyClock:
         return None
 
     def save(self, path: Path) -> None:
-        """Share it with other processes of this boot. Raises DataError."""
         write_json(path, asdict(self))
 
     def now_s(self) -> float:
@@ -57,10 +49,7 @@ class SteadyClock:
 
 
 def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
-    """The clock of the job in a folder, started if there is none.
-
-    Raises DataError: it cannot be written.
-    """
+    """The clock of the job in a folder, started if there is none. Raises DataError."""
     clock = SteadyClock.load(folder / CLOCK)
     if clock is None or clock.now_s() < least_s:
         clock = SteadyClock.start(least_s)
@@ -71,9 +60,9 @@ def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
 def job_time_s(folder: Path, wall_s: float) -> float:
     """What the wall clock shows, by the clock of the job in a folder, if it has one."""
     clock = SteadyClock.load(folder / CLOCK)
-    if clock is None:
-        return wall_s
-    return clock.of_wall_s(wall_s)
+    if clock:
+        return clock.of_wall_s(wall_s)
+    return wall_s
 
 
 def _since_boot_s() -> float:

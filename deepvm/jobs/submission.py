@@ -1,7 +1,5 @@
 """From a job file to a job for a controller: its folder, code, secret and pools."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -27,23 +25,28 @@ from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.io.atomic_write import write_private
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
-from deepvm.jobs.clouds.registry import find_cloud, open_cloud
+from deepvm.jobs.clouds.registry import open_cloud
 from deepvm.jobs.controller.controller import ControlledJob
 from deepvm.jobs.decisions.injection import Injection
-from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of, within_budget
-from deepvm.jobs.decisions.pool_choice import in_order, record_of
+from deepvm.jobs.decisions.markets import (
+    in_order,
+    is_on_demand,
+    least_usd_per_hour,
+    most_of,
+    record_of,
+    within_budget,
+)
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Pools
 from deepvm.jobs.head.remote import has_head, is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
-from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile
+from deepvm.jobs.jobfile import FORMAT, JobFile
 from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
-from deepvm.jobs.storage import git_code
-from deepvm.jobs.storage.code_archive import pack
+from deepvm.jobs.storage import job_code
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
 
@@ -53,6 +56,7 @@ CODE = "code.tar.gz"
 SECRET = "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
+# Limits of jobs whose machines come within seconds and whose agents report each second
 _NEAR: Mapping[str, Any] = {
     "silent_s": 4.0,
     "lost_s": 15.0,
@@ -60,9 +64,9 @@ _NEAR: Mapping[str, Any] = {
     "restart_s": 15.0,
     "version_s": 2.0,
 }
-"""Limits of jobs whose machines come within seconds and whose agents report each second."""
-_GRACE_S = 120.0
-"""From a notice to the end, of AWS."""
+_GRACE_S = 120.0  # From a notice to the end, of AWS
+# Keys of a job file that agents get as they are
+_COPIED = ("train", "launcher", "env", "setup", "save_policy", "keep", "save_every_steps", "data")
 
 
 def jobs_folder() -> Path:
@@ -83,36 +87,24 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
 def world_of(
     job: JobFile, job_folder: Path, now_s: float, lives: Iterable[JsonObject] = ()
 ) -> JobState:
-    """What the controller knows before anything has happened.
-
-    ``job_folder``: where the job file is. ``lives``: the history's machines, by which zones are
-    put in order.
-
-    Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
-    """
+    """The first world; ``lives``: history's. Raises RequestError, RefusedError, UnknownError."""
     hosts = hosts_of(job, job_folder)
     budget = job.budget
-    if hosts is None:
-        wanted = rented_of(job, job_folder)
-    else:
-        wanted = taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
     cloud = cloud_of(job.cloud)
+    rents = isinstance(cloud, RemoteCloud)
     known = [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, RemoteCloud) else job.cloud)
 
     def pool(
         name: str, market: Market, option: str, zone: str = whole, usd: float | None = None
     ) -> Pool:
-        if hosts is not None:
-            return next(p for p in hosts.pools() if p.instance_type == name)
         price = instance_of(name, option).usd_per_hour(market) if usd is None else usd
         if price is None:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
 
     def offered(name: str, market: Market) -> dict[str, float | None]:
-        """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
         if not isinstance(cloud, RemoteCloud):
             return {}
         found = plausible_prices(name, market, cloud.zones(name, market.value))
@@ -127,36 +119,45 @@ def world_of(
         prices = offered(name, Market.SPOT) or {whole: None}
         # It has no peers: the cloud knows best
         if wanted.most == 1 and not wanted.anchors:
-            known_usd = [usd for usd in prices.values() if usd is not None]
-            prices = {whole: min(known_usd, default=None)}
+            prices = {whole: min((usd for usd in prices.values() if usd is not None), default=None)}
         found = [
             pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()
         ]
         return in_order(found, known, now_s)
 
     def on_demand(name: str, option: str = "machines.type") -> Pools:
-        """The pool of a type of which the cloud chooses the zone."""
         offered(name, Market.ON_DEMAND)
         return (pool(name, Market.ON_DEMAND, option),)
 
     def ranked(pools: Callable[[str], Pools], first: str, others: Iterable[str]) -> Pools:
-        """The pools of a type and, as fallback, of the next-ranked clusters."""
         found = pools(first)
-        for name in others if isinstance(cloud, RemoteCloud) else ():
+        for name in others if rents else ():
             with suppress(RequestError, RefusedError):
                 found += pools(name)
         return found
 
-    spot = wanted.steadies < wanted.most
-    moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
     bought: Pools = ()
     anchor: Pools = ()
-    if wanted.steadies or moves:
-        bought = ranked(on_demand, wanted.type, wanted.others)
-    if wanted.anchors:
-        anchor = ranked(
-            lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors
-        )
+    if hosts is not None:
+        wanted = taken_of(job, hosts)
+        spot = moves = False
+        own = hosts.pools()
+        pools = tuple(p for p in own if p.instance_type != wanted.anchor)
+        anchor = tuple(p for p in own if p.instance_type == wanted.anchor)[:1]
+    else:
+        wanted = rented_of(job, job_folder)
+        spot = wanted.steadies < wanted.most
+        moves = spot and budget.deadline is not None and job.steps is not None
+        if wanted.steadies or moves:
+            bought = ranked(on_demand, wanted.type, wanted.others)
+        if wanted.anchors:
+            anchor = ranked(
+                lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors
+            )
+        if spot:
+            pools = ranked(spots, wanted.type, wanted.others)
+        else:
+            pools = bought
     hourly = [usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None]
     terms = JobLimits(
         # A host is free again as soon as its machine has ended.
@@ -178,14 +179,8 @@ def world_of(
         bought=bought if moves else (),
         start_timeout_s=None if job.start_timeout == "none" else job.start_timeout,
         step_timeout_s=None if job.step_timeout == "none" else job.step_timeout,
-        **(_NEAR if find_cloud(job.cloud).near else {}),
+        **(_NEAR if cloud.near else {}),
     )
-    if spot:
-        pools = ranked(spots, wanted.type, wanted.others)
-    else:
-        pools = bought
-    if hosts is not None:
-        pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     priors = {p: record_of(p, known, now_s) for p in pools if hosts is None}
     world = JobState(terms=terms, now_s=now_s, pools=pools, priors=priors)
     markets = [("", world)]
@@ -207,12 +202,7 @@ def world_of(
 def plausible_prices(
     name: str, market: Market, prices: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """Prices of a type by zone, $/h.
-
-    None for one that cannot be true next to those of the catalog, which is logged.
-
-    Of two zones the one with the wrong price would come first at any price.
-    """
+    """Prices of a type by zone, $/h; None, and logged, if it cannot be true by the catalog's."""
     catalog = load_catalog()
     found = dict(prices)
     if market is not Market.SPOT or name not in catalog.by_name:
@@ -224,21 +214,15 @@ def plausible_prices(
         }
     )
     for zone, usd in prices.items():
-        if usd is None:
-            doubt = None
-        else:
-            doubt = judged.spot(name, Decimal(str(usd)))
-        if doubt is not None:
+        doubt = usd is not None and judged.spot(name, Decimal(str(usd)))
+        if doubt:
             log.warning("the spot price of %s in %s is left out: %s", name, zone, doubt)
             found[zone] = None
     return found
 
 
 def check_script(job: JobFile, job_folder: Path) -> None:
-    """Refuse a command whose script no machine would find, before one is paid for.
-
-    Raises RequestError.
-    """
+    """Raise RequestError for a command whose script no machine would find."""
     try:
         words = shlex.split(job.train)
     except ValueError as error:
@@ -256,25 +240,19 @@ def check_script(job: JobFile, job_folder: Path) -> None:
         return
     if job.code is None:
         allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
-        raise RequestError("train", job.train, allowed)
-    if (
-        git_code.parse(job.code) is None
-        and job.setup is None
-        and not (job_folder / job.code / script).exists()
+    elif (
+        job.setup is not None
+        or job_code.parse(job.code) is not None
+        or (job_folder / job.code / script).exists()
     ):
-        raise RequestError(
-            "train", job.train, f"a script that 'code: {job.code}' has; there is no {script} in it"
-        )
+        return
+    else:
+        allowed = f"a script that 'code: {job.code}' has; there is no {script} in it"
+    raise RequestError("train", job.train, allowed)
 
 
 def hosts_of(job: JobFile, job_folder: Path) -> StaticHosts | None:
-    """The hosts of a job file in ``job_folder``; None if it has none.
-
-    Raises:
-        RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing
-            that all hosts reach.
-        CatalogFormatError: lines of the file cannot be read.
-    """
+    """The hosts of a job file; None if it has none. Raises RequestError, CatalogFormatError."""
     machines = job.machines
     if (machines.hosts is None) != (job.cloud != SSH):
         wanted = "one without hosts"
@@ -295,7 +273,7 @@ def hosts_of(job: JobFile, job_folder: Path) -> StaticHosts | None:
         raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
     if not (job.tiers or is_here):
         allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share"
-        if isinstance(job.anchor, Anchor):
+        if job.anchor not in (None, "none"):
             allowed += ", as the anchor's memory ends with the job"
         raise RequestError("tiers", "none", allowed)
     return found
@@ -312,8 +290,7 @@ def about(file: Path) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        line = FORMAT.line_of(file, error.option)
-        issue = Issue(error.about(error.option), line, error.option)
+        issue = Issue(error.about(error.option), FORMAT.line_of(file, error.option), error.option)
         raise JobFormatError(file, [issue]) from None
 
 
@@ -325,10 +302,7 @@ def checked(
     *,
     detach: bool = False,
 ) -> tuple[JobState, Cloud]:
-    """What a job would begin with, and its cloud, which is asked only what costs nothing.
-
-    Raises RequestError, JobFormatError; RefusedError, UnknownError: the cloud cannot be used.
-    """
+    """What a job begins with, and its cloud. Raises RequestError, RefusedError, UnknownError."""
     with about(file):
         cloud = cloud_of(job.cloud)
         if detach and isinstance(cloud, HostsController) and needs_head(cloud):
@@ -343,8 +317,7 @@ def checked(
 def head_cloud(row: JobRow) -> HostsController | None:
     """The cloud of a job whose controller runs there, or has to; None: it runs here."""
     cloud = cloud_of(row.spec["cloud"])
-    # A head may not see its own address for a moment; rented from here, the next one would end
-    # this one.
+    # A head may not see its own address for a moment, and the next one would end this one
     if is_head(row) or not isinstance(cloud, HostsController):
         return None
     if has_head(row) or needs_head(cloud):
@@ -354,23 +327,16 @@ def head_cloud(row: JobRow) -> HostsController | None:
 
 def head_pool(cloud: Cloud) -> Pool | None:
     """The machine for the controller of a job detached here; None: it would run here."""
-    if not (
-        isinstance(cloud, HostsController) and isinstance(cloud, RemoteCloud) and needs_head(cloud)
-    ):
-        return None
-    return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, cloud.head_usd_per_hour())
+    if isinstance(cloud, HostsController) and isinstance(cloud, RemoteCloud) and needs_head(cloud):
+        price = cloud.head_usd_per_hour()
+        return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, price)
+    return None
 
 
 def submit(
     job: JobFile, file: Path, history: History, *, detach: bool = False
 ) -> tuple[ControlledJob, JobState]:
-    """Write a new job down: from now on it can be resumed.
-
-    ``detach``: not here, if its machines cannot reach this computer.
-
-    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be
-    used.
-    """
+    """Write a new job down, so that it can be resumed. Raises DataError, or as :func:`checked`."""
     now_s = time.time()
     job_folder = file.parent
     world, _ = checked(job, file, now_s, history.machines(), detach=detach)
@@ -379,7 +345,10 @@ def submit(
         hosts = hosts_of(job, job_folder)
     known = history.job(job.name)
     if known is not None:
-        raise RequestError("name", job.name, _other_name(known, history))
+        cure = f"'--name {free_name(job.name, history)}' starts a new job"
+        if known.result is None or known.result["state"] != "done":
+            cure = f"'deepvm jobs resume {job.name}' continues the job of this name, {cure}"
+        raise RequestError("name", job.name, f"a name that no job has had; {cure}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
@@ -403,27 +372,14 @@ def submit(
     return submitted(job.name, folder, spec), world
 
 
-def _other_name(known: JobRow, history: History) -> str:
-    """What to do where a job of this name exists: continue it, or start one of another name."""
-    name = known.name
-    cure = f"'--name {free_name(name, history)}' starts a new job"
-    if known.result is None or known.result["state"] != "done":
-        cure = f"'deepvm jobs resume {name}' continues the job of this name, {cure}"
-    return f"a name that no job has had; {cure}"
-
-
 def free_name(name: str, history: History) -> str:
     """The name of another job like this one."""
     taken = {row.name for row in history.jobs()}
-    return next(
-        f"{name[:36]}-{number}"
-        for number in itertools.count(2)
-        if f"{name[:36]}-{number}" not in taken
-    )
+    names = (f"{name[:36]}-{number}" for number in itertools.count(2))
+    return next(free for free in names if free not in taken)
 
 
 def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
-    """Set the mean lifetime: of injected preemptions as the job says, else by history."""
     if job.inject is not None:
         life_s = Injection.of(job.inject.model_dump()).mean_s
     else:
@@ -431,21 +387,16 @@ def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
         known = load_catalog().by_name.get(pool.instance_type)
         band = None if known is None else known.interruption_band
         life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
-    return replace(
-        world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s)
-    )
+    terms = replace(world.terms, mttp_s=life_s)
+    return replace(world, terms=terms, facts=replace(world.facts, mttp_s=life_s))
 
 
 def _packed(code: str, job_folder: Path, target: Path) -> str:
-    """Pack a job's code.
-
-    Returns what it is: a folder, or a repository with the commit, and without a password.
-    """
-    found = git_code.parse(code)
+    found = job_code.parse(code)
     if found is None:
-        pack(job_folder / code, target)
+        job_code.pack(job_folder / code, target)
         return code
-    return replace(found, ref=git_code.fetch_code(found, target)).shown
+    return replace(found, ref=job_code.fetch_code(found, target)).shown
 
 
 def secret_in(folder: Path) -> str:
@@ -458,65 +409,44 @@ def secret_in(folder: Path) -> str:
         ) from None
 
 
-_FOR_AGENTS = (
-    "train",
-    "launcher",
-    "env",
-    "setup",
-    "save_policy",
-    "keep",
-    "save_every_steps",
-    "data",
-)
-"""Keys of a job file that agents get as they are."""
-
-
 def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject = spec["inject"]
     hosts = StaticHosts.load(folder)
     cloud = cloud_of(spec["cloud"])
     gpus = hosts.slots if hosts else 0
+    # Hosts may be of types that the catalog does not have
+    if not gpus and not (hosts and spec["instance_type"] not in load_catalog().by_name):
+        gpu = instance_of(spec["instance_type"]).gpu
+        if gpu:
+            gpus = gpu.count
     processes = spec.get("processes_per_machine", "gpus")
-    gpus = gpus or _gpus(spec["instance_type"], known=hosts is None)
-    if isinstance(cloud, RemoteCloud):
-        own = [cloud.tier(name)]
-    else:
-        own = [(folder / "versions").as_uri()]
-    # A folder of this computer is of no use to other hosts.
-    tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
+    if processes == "gpus":
+        processes = gpus or 1
+    tiers = list(spec["tiers"])
+    if not tiers and isinstance(cloud, RemoteCloud):
+        tiers = [cloud.tier(name)]
+    elif not tiers and (hosts is None or hosts.reach.local):  # other hosts do not see this folder
+        tiers = [(folder / "versions").as_uri()]
+    memory = None
+    if isinstance(spec["anchor"], dict):
+        memory = spec["anchor"].get("memory")
     agent_spec = {
-        **{key: spec[key] for key in _FOR_AGENTS},
+        **{key: spec[key] for key in _COPIED},
         "tiers": tiers,
-        "grace_s": inject["grace"] if inject is not None else _GRACE_S,
-        "per_machine": (gpus or 1) if processes == "gpus" else processes,
+        "grace_s": inject["grace"] if inject else _GRACE_S,
+        "per_machine": processes,
         "gpus": gpus,
         "independent": spec.get("independent_processes", False),
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
-        "anchor_memory": (
-            (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY
-        ),
+        "anchor_memory": memory or _MEMORY,
     }
-    if inject is None:
-        injection = None
-    else:
+    injection = None
+    if inject:
         injection = Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
     return ControlledJob(name, folder, secret_in(folder), agent_spec, code, injection, list_s)
-
-
-def _gpus(instance_type: str, *, known: bool) -> int:
-    """Of one machine, as the catalog has it.
-
-    Raises RequestError: it must be ``known`` there, and is not.
-    """
-    if not known and instance_type not in load_catalog().by_name:
-        return 0
-    gpu = instance_of(instance_type).gpu
-    if gpu:
-        return gpu.count
-    return 0
 
 
 def resumed(
@@ -529,16 +459,12 @@ def resumed(
 ) -> tuple[ControlledJob, JobState]:
     """A job without a live controller, maybe stopped or failed, with new limits if given.
 
-    ``timeouts``: those to change, of :class:`JobLimits`; ``max_price``: a new price limit, $/h;
-    ``deadline_s``: from now on. On its remote controller, which restarts controllers itself, a job
-    that was stopped or has failed stays so.
-
-    Raises:
-        RequestError: that sum is paid already, or what ended the job would end it again at once.
-        DataError: the job's secret is gone.
+    ``timeouts``: of :class:`JobLimits`; ``max_price``: $/h; ``deadline_s``: from now on. Raises
+    RequestError: it would end again at once; DataError: the job's secret is gone.
     """
     world = history.world(row.name)
     now_s = job_time_s(row.folder, time.time())
+    # A remote controller restarts controllers itself
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(
@@ -562,11 +488,8 @@ def resumed(
     if max_price is not None:
         if not 0 < max_price <= MOST_USD:
             raise RequestError("max_price", f"{max_price:g}", "dollars an hour, above 0")
-        planned = (row.spec["budget"] or {}).get("usd_per_hour")
-        if planned is None:
-            hourly = max_price
-        else:
-            hourly = min(planned, max_price)
+        planned = (row.spec["budget"] or {}).get("usd_per_hour") or max_price
+        hourly = min(planned, max_price)
         terms = replace(terms, max_price=max_price, usd_per_hour=hourly)
         needed = least_usd_per_hour(replace(world, terms=terms))
         if needed > hourly + 1e-9:
@@ -583,21 +506,18 @@ def resumed(
     if deadline_s is not None:
         terms = replace(terms, end_s=now_s + deadline_s, begun_s=now_s, begun=world.version)
         if terms.steps is not None and not terms.bought and not is_on_demand(world.pools[0]):
-            firsts = {p.instance_type: p for p in reversed(world.pools)}
-            # Others may be too dear for a budget by the hour.
-            names = dict.fromkeys(
-                p.instance_type for p in world.pools[: None if terms.usd_per_hour is None else 1]
-            )
-            prices = {firsts[name]: instance_of(name).on_demand_usd_per_hour for name in names}
-            market = Market.ON_DEMAND.value
+            pools = {p.instance_type: p for p in reversed(world.pools)}
+            if terms.usd_per_hour is not None:  # others may be too dear for it
+                pools = {world.pools[0].instance_type: world.pools[0]}
+            names = [p.instance_type for p in world.pools if p in pools.values()]
+            prices = {name: instance_of(name).on_demand_usd_per_hour for name in names}
             bought = tuple(
-                replace(p, market=market, usd_per_hour=float(usd))
-                for p, usd in prices.items()
+                replace(pools[name], market=Market.ON_DEMAND.value, usd_per_hour=float(usd))
+                for name, usd in prices.items()
                 if usd
             )
-            terms = replace(
-                terms, bought=bought, deadline_policy=row.spec["budget"]["deadline_policy"]
-            )
+            policy = row.spec["budget"]["deadline_policy"]
+            terms = replace(terms, bought=bought, deadline_policy=policy)
     world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
 
@@ -605,7 +525,6 @@ def resumed(
 def _check_limits(
     name: str, world: JobState, now_s: float, total_usd: float | None, deadline_s: float | None
 ) -> None:
-    """Refuse to continue with money or time that is used up. Raises RequestError."""
     terms = world.terms
     ending = world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd

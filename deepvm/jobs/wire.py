@@ -1,13 +1,9 @@
 """Authentication of agents and controller: signed HTTP messages, each accepted once.
 
 Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON
-with the machine's name, the nonce that the controller chose when it started, a session that the
-sender chose, and a number that grows; its HMAC is a header. So no one else can command an agent or
-speak for one, and what was recorded cannot be sent again, not even to a controller that has been
-restarted. An answer is signed together with the nonce, session and number that it answers.
+with the machine's name, the nonce of the controller, a session of the sender, and a number that
+grows; its HMAC is a header. An answer is signed with the nonce, session and number of its question.
 """
-
-from __future__ import annotations
 
 import hashlib
 import hmac
@@ -21,12 +17,10 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DeepVMError
 
 HEADER = "X-DeepVM-Signature"
-LARGEST = 1_000_000
-"""Bytes of a message."""
-USER = "user"
-"""The name under which the user's own commands are signed; no machine has it."""
+LARGEST = 1_000_000  # Bytes of a message
+USER = "user"  # The name under which the user's own commands are signed; no machine has it
+# Longest time between heartbeats of near machines (:class:`~.cloud.Cloud`) and others
 NEAR_BEAT_S, FAR_BEAT_S = 1.0, 5.0
-"""Longest time between heartbeats of near machines (:class:`~.cloud.Cloud`) and others."""
 _SESSIONS = 64  # of a machine, that are remembered
 
 
@@ -41,9 +35,8 @@ def new_secret() -> str:
 
 def secret_of(job_secret: str, machine: str) -> bytes:
     """The secret of one of a job's machines."""
-    return hmac.new(
-        bytes.fromhex(job_secret), f"deepvm machine {machine}".encode(), hashlib.sha256
-    ).digest()
+    about = f"deepvm machine {machine}".encode()
+    return hmac.new(bytes.fromhex(job_secret), about, hashlib.sha256).digest()
 
 
 def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
@@ -51,7 +44,6 @@ def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
 
 
 def _answer_to(nonce: str, session: str) -> str:
-    """The kind of the answers in a session: what was recorded in another one is none."""
     return f"answer {nonce} {session}"
 
 
@@ -83,20 +75,15 @@ class Sender:
 
     def sealed(self, message: JsonObject) -> tuple[bytes, str]:
         self.number += 1
-        who = {
-            "machine": self.machine,
-            "nonce": self.nonce,
-            "session": self.session,
-            "number": self.number,
-        }
-        body = json.dumps({**message, **who}).encode()
+        who = {"machine": self.machine, "nonce": self.nonce, "session": self.session}
+        body = json.dumps({**message, **who, "number": self.number}).encode()
         return body, _signature(self.secret, "message", self.number, body)
 
     def shown(self, sealed: str) -> str:
         return _covered(bytes.fromhex(sealed), self.secret, self.session, self.number).hex()
 
     def opened(self, body: bytes, signature: str) -> JsonDict:
-        """The answer to the last message. Raises WireError: it is not the controller's."""
+        """Raises WireError: it is not the controller's answer to the last message."""
         kind = _answer_to(self.nonce, self.session)
         if not _is_same(_signature(self.secret, kind, self.number, body), signature):
             raise WireError("an answer that the controller has not signed")
@@ -107,18 +94,14 @@ class Receiver:
     """What the controller reads messages with."""
 
     def __init__(self, job_secret: str) -> None:
-        """Choose a nonce: what was signed for an older controller does not count."""
         self.nonce = secrets.token_hex(16)
         self._secret = job_secret
         self._seen: dict[str, dict[str, int]] = {}
+        # By machine: sessions up to this one are rejected; their names start with the time
         self._over: dict[str, str] = {}
-        """By machine: sessions up to this one are rejected; their names start with the time."""
 
     def opened(self, body: bytes, signature: str) -> JsonDict:
-        """A message.
-
-        Raises WireError: it is not signed by the machine that it names, or was seen before.
-        """
+        """Raises WireError: not signed by the machine that it names, or seen before."""
         message = _object(body)
         machine = message.get("machine")
         session = message.get("session")
@@ -146,19 +129,14 @@ class Receiver:
 
     def hidden(self, secret: str, message: JsonObject) -> str:
         """A secret of 64 hex digits, encrypted so that only the message's sender can read it."""
-        machine = message["machine"]
-        session = message["session"]
-        number = message["number"]
-        return _covered(
-            bytes.fromhex(secret), secret_of(self._secret, machine), session, number
-        ).hex()
+        key = secret_of(self._secret, message["machine"])
+        return _covered(bytes.fromhex(secret), key, message["session"], message["number"]).hex()
 
     def sealed(self, answer: JsonObject, message: JsonObject) -> tuple[bytes, str]:
         body = json.dumps(answer).encode()
         kind = _answer_to(self.nonce, message["session"])
-        return body, _signature(
-            secret_of(self._secret, message["machine"]), kind, message["number"], body
-        )
+        key = secret_of(self._secret, message["machine"])
+        return body, _signature(key, kind, message["number"], body)
 
 
 def _no_number(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The answer of ``deepvm lab check``: every run of a folder against every gate."""
+"""The answer of ``deepvm lab check``: every run and published file against every gate."""
 
-from __future__ import annotations
-
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,16 @@ from typing import NamedTuple
 
 from deepvm.errors import DataError
 from deepvm.lab.audit.gates import ARTEFACTS, GATES, STORIES, verdicts
-from deepvm.lab.audit.publication import published_verdicts
-from deepvm.lab.audit.references import with_references
-from deepvm.lab.records import CONFIG, ENVIRONMENT, RUNS, SUPERVISOR, Records, read_document
-from deepvm.lab.results import suites_of
+from deepvm.lab.records import (
+    CONFIG,
+    ENVIRONMENT,
+    RUNS,
+    SUPERVISOR,
+    MissingFileError,
+    Records,
+    read_document,
+)
+from deepvm.lab.results import SuiteResult, suites_of
 from deepvm.lab.running.manifest import NAME, Row, RunState, key_of, read_manifest, read_planned
 
 NOT_RUN = "not run yet; 'deepvm lab run' continues with what is missing"
@@ -28,16 +34,11 @@ class GateFailure(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckedRuns:
-    """The runs of a folder.
+    """The runs of a folder."""
 
-    Attributes:
-        runs: by name, what is wrong at each gate, empty where it is passed. Of a run that is
-            missing or damaged, only ``artefacts`` is there. left_out: of the same matrices, runs
-            that were not requested (``--only``).
-    """
-
+    # By name, what is wrong at each gate; of a missing or damaged run only ``artefacts`` is there
     runs: Mapping[str, Mapping[str, str]]
-    left_out: Sequence[str] = ()
+    left_out: Sequence[str] = ()  # of the same matrices, not requested (``--only``)
 
     @property
     def passed(self) -> int:
@@ -72,21 +73,12 @@ class CheckedRuns:
 
     @property
     def incomplete(self) -> list[tuple[str, str]]:
-        """(run, reason) of runs whose artefacts are missing or damaged."""
         return [(run, gates[ARTEFACTS]) for run, gates in self.runs.items() if gates.get(ARTEFACTS)]
 
 
 def check(out: Path, *, published: bool = False) -> tuple[CheckedRuns, list[tuple[Records, bool]]]:
-    """All runs of a folder, and the records of those that are whole, with whether they have passed.
-
-    Args:
-        out: the folder of a matrix.
-        published: whether publishable files must be there, too, and say the same as the runs; if
-            all runs are whole.
-
-    Raises:
-        DataError: there are no runs, or the list of runs is damaged.
-    """
+    """All runs of a folder; records of whole ones, and whether they passed. Raises DataError."""
+    # ``published``: publishable files must be there, too, and agree
     planned = read_planned(out)
     started = (out / NAME).exists() or not planned.wanted
     rows = read_manifest(out) if started else []
@@ -97,7 +89,10 @@ def check(out: Path, *, published: bool = False) -> tuple[CheckedRuns, list[tupl
     for row in rows:
         folder = out / RUNS / row.run
         try:
-            records = _records(folder)
+            for needed in (CONFIG, SUPERVISOR, ENVIRONMENT):
+                if not (folder / needed).is_file():
+                    raise DataError(f"{folder / needed}: missing")
+            records = Records.read(folder)
             gates[row.run] = problems = verdicts(records)
             passed = not any(problems.values())
             problems[STORIES] = problems[STORIES] or _listed(row, records, passed=passed)
@@ -117,10 +112,7 @@ def check(out: Path, *, published: bool = False) -> tuple[CheckedRuns, list[tupl
 
 
 def _listed(row: Row, run: Records, *, passed: bool) -> str:
-    """What the list of runs says of a run, which has ``passed`` its gates, and is not so.
-
-    Raises DataError.
-    """
+    """What the list of runs says of a run, and is not so. Raises DataError."""
     if row.key != key_of(run.config, read_document(run.folder / ENVIRONMENT)):
         return f"{NAME} lists a run of another configuration or environment than its files have"
     if passed and row.state not in (RunState.COMPLETED.value, RunState.SKIPPED.value):
@@ -128,9 +120,38 @@ def _listed(row: Row, run: Records, *, passed: bool) -> str:
     return ""
 
 
-def _records(folder: Path) -> Records:
-    """Of a run. Raises DataError: without these nothing can be asked."""
-    for needed in (CONFIG, SUPERVISOR, ENVIRONMENT):
-        if not (folder / needed).is_file():
-            raise DataError(f"{folder / needed}: missing")
-    return with_references(Records.read(folder), folder.parent)
+_AGAIN = "'deepvm lab report' writes it again"
+
+
+def publishable(suite: SuiteResult, form: str) -> str:
+    """The name of a suite's file."""
+    name = re.sub(r"[^a-z0-9-]+", "-", f"{suite.dataset}-{suite.model}-{suite.failure}")
+    return f"{name}_publishable.{form}"
+
+
+def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[str, str]]:
+    """By run: what is missing or damaged, and what is wrong in a file. Raises DataError."""
+    verdicts = {run.folder.name: ("", "") for run in runs}
+    finals: dict[str, str | None] = dict.fromkeys(verdicts)
+    for run in runs:
+        with contextlib.suppress(DataError):
+            finals[run.folder.name] = run.final
+    for suite in suites_of((run, False) for run in runs):
+        name = publishable(suite, "json")
+        missing, published = _published(out / name)
+        for cost in suite.costs:
+            wrong = ""
+            if not missing and published.get(cost.run, "") != finals[cost.run]:
+                wrong = f"{name} is of other runs; {_AGAIN}"
+            if not any(verdicts[cost.run]):
+                verdicts[cost.run] = missing, wrong
+    return verdicts
+
+
+def _published(path: Path) -> tuple[str, Mapping[str, str | None]]:
+    try:
+        return "", {row["run"]: row["final_sha256"] for row in read_document(path)["runs"]}
+    except MissingFileError:
+        return f"{path.name} is missing; {_AGAIN}", {}
+    except (DataError, KeyError, TypeError):
+        return f"{path.name}: damaged; {_AGAIN}", {}

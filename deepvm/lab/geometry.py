@@ -1,11 +1,4 @@
-"""Which samples each rank sees at each step, independent of failures (ECRL 3.3, 4.2).
-
-An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's
-samples follow from (seed, epoch, step, rank, world) alone. So a restarted training needs three
-numbers to continue, and an audit needs no list of what was seen.
-"""
-
-from __future__ import annotations
+"""Which samples each rank sees at each step, independent of failures (ECRL 3.3, 4.2)."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,17 +15,12 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a data set is divided into steps (ECRL eq. 1).
+    """How a data set is divided into steps (ECRL eq. 1)."""
 
-    Attributes:
-        dataset_size: samples, D. global_batch: samples of one step on all ranks together, B.
-    """
-
-    dataset_size: int
-    global_batch: int
+    dataset_size: int  # D
+    global_batch: int  # B: samples of one step on all ranks together
 
     def __post_init__(self) -> None:
-        """Raises RequestError: there is not a single step in an epoch."""
         if self.dataset_size < 1:
             raise RequestError("dataset_size", self.dataset_size, "at least one sample")
         if not 1 <= self.global_batch <= self.dataset_size:
@@ -47,7 +35,7 @@ class Geometry:
 
     @property
     def epoch_samples(self) -> int:
-        """N = S B: so many samples of each permutation are used."""
+        """N = S B."""
         return self.steps_per_epoch * self.global_batch
 
     def place(self, step: int) -> tuple[int, int]:
@@ -80,12 +68,9 @@ class Geometry:
 
 def ids_hash(ids: Iterable[int]) -> str:
     """Hex SHA-256 of ordered sample ids (decimal, comma-separated), as logs record a step."""
-    # Numpy's own numbers take thrice as long
-    if isinstance(ids, np.ndarray):
-        whole = ids.tolist()
-    else:
-        whole = map(int, ids)
-    return hashlib.sha256(",".join(map(str, whole)).encode()).hexdigest()
+    if isinstance(ids, np.ndarray):  # numpy's own numbers take thrice as long
+        ids = ids.tolist()
+    return hashlib.sha256(",".join(str(int(one)) for one in ids).encode()).hexdigest()
 
 
 class ResumableSampler:
@@ -108,18 +93,15 @@ class ResumableSampler:
     def __init__(
         self, dataset_size: int, *, global_batch: int, rank: int = 0, world: int = 1, seed: int = 0
     ) -> None:
-        """Begin at the first step of the first epoch.
+        """Start at the first step of the first epoch.
 
         Args:
             dataset_size: samples of the data set, on all ranks together.
-            global_batch: samples of a step on all ranks together; what is left of an epoch after
-                the last whole step is not used in that epoch.
-            rank: this rank.
-            world: how many there are; it must divide ``global_batch``.
-            seed: of the order, from 0; a new one in each epoch.
-
-        Raises:
-            RequestError: an argument is impossible.
+            global_batch: samples of a step on all ranks together, a multiple of ``world``; what
+                is left of an epoch after the last whole step is not used in that epoch.
+            rank: of ``world``.
+            world: number of ranks.
+            seed: of the order, from 0.
         """
         self.geometry = Geometry(dataset_size, global_batch)
         self.geometry.local_batch(world)
@@ -137,16 +119,12 @@ class ResumableSampler:
         return self.epoch * self.geometry.steps_per_epoch + self.cursor_step
 
     def __len__(self) -> int:
-        """Steps that are left of this epoch."""
         return self.geometry.steps_per_epoch - self.cursor_step
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's samples of the steps that are left of this epoch."""
         geometry = self.geometry
-        epoch = self.epoch
-        first = self.cursor_step
-        order = geometry.permutation(self.seed, epoch)
-        for step in range(first, geometry.steps_per_epoch):
+        order = geometry.permutation(self.seed, self.epoch)
+        for step in range(self.cursor_step, geometry.steps_per_epoch):
             yield geometry.shard(geometry.window(order, step), self.rank, self.world).tolist()
 
     def step(self) -> None:
@@ -158,11 +136,7 @@ class ResumableSampler:
         return {"epoch": self.epoch, "cursor_step": self.cursor_step, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from there, in the order of its seed.
-
-        Raises:
-            RequestError: no state of a sampler, or one past the last step of an epoch here.
-        """
+        """Continue from a state. Raises RequestError: it is not of this geometry."""
         try:
             epoch, cursor_step, seed = (
                 int(state[name]) for name in ("epoch", "cursor_step", "seed")

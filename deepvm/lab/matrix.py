@@ -1,40 +1,35 @@
 """Matrix files: trainings, failures and strategies to combine. Errors name line and key."""
 
-from __future__ import annotations
-
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from deepvm.core.spelling import joined, one_of
-from deepvm.documents.fields import Number, Whole
+from deepvm.documents.fields import FORMATS, Strict, Stripped
 from deepvm.documents.formats import yaml
-from deepvm.documents.issues import repeats
-from deepvm.documents.reader import FileFormat, Rules
+from deepvm.documents.models import model_of
+from deepvm.documents.reader import FileFormat, Rules, repeats
 from deepvm.documents.tree import KeyPath
 from deepvm.errors import DataError, JobFormatError
 from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.fault import (
-    LIMIT,
     DiskFault,
     Fault,
     FaultInjection,
     FaultSchedule,
-    FromOne,
-    FromZero,
     MachineFault,
     random_steps,
 )
-from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS
 from deepvm.lab.records import ORCHESTRATED
-from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.registry import FAULTS, SHORT, STRATEGIES, find_fault, find_strategy
 
+# Name of failure-free runs; the variant without checkpoints; failure-free variants with them
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
-"""Name of failure-free runs; the variant without checkpoints; failure-free variants with them."""
 VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
 SIZES = {
     "digits": 1797,
@@ -43,60 +38,21 @@ SIZES = {
     "cifar100": 50_000,
     "tokens": 4096,
 }
-"""Samples of each data set."""
-_DATASETS = tuple(SIZES)
-_LAUNCHERS = tuple(LAUNCHERS)
-_MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
-_NODE = "node"
-"""The fault of memory nodes, which only some strategies have."""
+_NODE = "node"  # The fault of memory nodes, which only some strategies have
 _SEEDS_APART = 1_000_003
 
 
 def _short_form(key: str, *types: type) -> BeforeValidator:
-    """What people may write for an object that has this key alone."""
-
     def expand(value: object) -> object:
-        fits = isinstance(value, types) and not isinstance(value, bool)
-        if fits:
+        if isinstance(value, types) and not isinstance(value, bool):
             return {key: value}
         return value
 
     return BeforeValidator(expand)
 
 
-def _doc(text: str, default: Any = ...) -> Any:
-    return Field(default, description=text)
-
-
-_WHOLE = f"a whole number from 1 to {LIMIT:.0e}"
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
-
-
-class Dataset(_Strict):
-    """A data set."""
-
-    name: Literal[_DATASETS] = _doc(joined(_DATASETS, "or"))  # type: ignore[valid-type]
-    path: str | None = _doc("the folder of its files", None)
-    size: FromOne | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
-
-
-class Model(_Strict):
-    """A model."""
-
-    name: Literal[_MODELS] = _doc(joined(_MODELS, "or"))  # type: ignore[valid-type]
-    width: FromOne | None = _doc(
-        "channels of its first layer, or its hidden size: a multiple of 8", None
-    )
-    norm: Literal["batch", "group"] = _doc("batch or group", "batch")
-    dropout: Annotated[Number, Field(ge=0, lt=1)] = _doc("from 0 to below 1", 0.0)
-
-
-def _fault_field(name: str) -> Any:
-    """The key of a fault, with the short form that people write."""
+def _fault(name: str) -> Any:
     short = _short_form("at", list)
     text = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     if name == "slow":
@@ -105,100 +61,65 @@ def _fault_field(name: str) -> Any:
     elif isinstance(find_fault(name), DiskFault):
         short = _short_form("share", int, float)
         text = "a share from 0 to 1, such as 0.2"
-    return Annotated[FaultSchedule, short] | None, _doc(text, None)
+    return Annotated[FaultSchedule, short] | None, Field(None, description=text, alias=name)
 
 
-Failures: type[BaseModel] = create_model(  # one key for each fault of the registry
-    "Failures",
-    __config__=ConfigDict(
-        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
-    ),
-    **{name.replace("-", "_"): _fault_field(name) for name in FAULTS},
+def _described(kind: Any, text: str) -> Any:
+    return Annotated[kind, Field(description=text)]
+
+
+_Failures: Any = create_model(  # one key for each fault of the registry
+    "Failures", __base__=Strict, **{name.replace("-", "_"): _fault(name) for name in FAULTS}
 )
-
-
-class MatrixFile(_Strict):
-    """All of a matrix file; see docs/reference/matrix-file.md."""
-
-    schema_version: Literal["deepvm.matrix/1"] = _doc("deepvm.matrix/1", "deepvm.matrix/1")
-    name: Annotated[str, Field(pattern=_NAME)] = _doc(
-        "1 to 40 lower-case letters, digits and hyphens"
-    )
-    datasets: Annotated[list[Annotated[Dataset, _short_form("name", str)]], Field(min_length=1)] = (
-        _doc(
-            f"a list of one or more of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path:"
-            " FOLDER}"
-        )
-    )
-    models: Annotated[list[Annotated[Model, _short_form("name", str)]], Field(min_length=1)] = _doc(
-        f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8,"
-        " norm: group}"
-    )
-    failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _doc(  # type: ignore[valid-type]
+FORMATS.update(
+    lab_dataset=Annotated[model_of("matrix.Dataset"), _short_form("name", str)],
+    lab_model=Annotated[model_of("matrix.Model"), _short_form("name", str)],
+    lab_launcher=_described(Literal[tuple(LAUNCHERS)], joined(LAUNCHERS, "or")),
+    lab_variants=_described(
+        list[Literal[VARIANTS]],  # type: ignore[valid-type]
+        f"a list of one or more of {joined(VARIANTS, 'or')}",
+    ),
+    lab_failures=_described(
+        dict[Annotated[Stripped, Field(pattern=_NAME)], _Failures],
         f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}",
-        {},
-    )
-    variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _doc(  # type: ignore[valid-type]
-        f"a list of one or more of {joined(VARIANTS, 'or')}"
-    )
-    world: Annotated[Whole, Field(ge=1, le=64)] | None = _doc("ranks, from 1 to 64", None)
-    elastic: Annotated[list[tuple[FromZero, FromOne]], Field(min_length=2)] | None = _doc(
-        "two or more steps with the number of ranks from there on, such as [[0, 4], [60, 2],"
-        " [120, 4]]",
-        None,
-    )
-    min_world: FromOne | None = _doc(
-        "ranks with which a job goes on, up to those of world: from 1", None
-    )
-    virtual_shards: FromOne | None = _doc("a whole number that each number of ranks divides", None)
-    global_batch: FromOne = _doc(_WHOLE)
-    accumulate: FromOne = _doc(f"parts of a rank's batch: {_WHOLE}", 1)
-    steps: FromOne = _doc(_WHOLE)
-    checkpoint_every: FromOne = _doc(_WHOLE)
-    max_inflight: Annotated[Whole, Field(ge=1, le=64)] = _doc("from 1 to 64", 4)
-    keep: Annotated[Whole, Field(ge=1, le=1000)] = _doc("from 1 to 1000", 3)
-    seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc(
-        "a list of whole numbers from 0", [0]
-    )
-    launcher: Literal[_LAUNCHERS] = _doc(joined(_LAUNCHERS, "or"), "forkserver")  # type: ignore[valid-type]
+    ),
+)
+_Document: Any = model_of("matrix.MatrixFile")
+
+
+class MatrixFile(_Document):  # type: ignore[misc]
+    """All of a matrix file; see docs/reference/matrix-file.md."""
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:
-        return self.elastic or [(0, self.world or 1)]
+        worlds: Sequence[tuple[int, int]] = self.elastic or [(0, self.world or 1)]
+        return worlds
 
     @property
     def shards(self) -> int:
         """How many virtual shards there are; 0 for a plain DistributedDataParallel."""
-        if self.virtual_shards is not None:
-            return self.virtual_shards
-        if self.elastic:
-            return max(world for _, world in self.elastic)
-        if self.least < (self.world or 0):
-            return self.world or 0
-        return 0
+        shards: int | None = self.virtual_shards
+        if shards is None and (self.elastic or self.least < (self.world or 0)):
+            shards = max(world for _, world in self.worlds)
+        return shards or 0
 
     @property
     def least(self) -> int:
-        return self.min_world or min(world for _, world in self.worlds)
+        least: int | None = self.min_world
+        return least or min(world for _, world in self.worlds)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a matrix.
+    """One training of a matrix."""
 
-    Attributes:
-        suite: data set, model and failures. strategy: None for no checkpoints. strikes: failures at
-            steps, in their order. disk: faults of the disk, by name. worlds: steps, with the number
-            of ranks from there on.
-    """
-
-    suite: Suite
+    suite: "Suite"
     variant: str
-    strategy: str | None
+    strategy: str | None  # None: no checkpoints
     seed: int
-    worlds: tuple[tuple[int, int], ...]
-    strikes: tuple[FaultInjection, ...] = ()
-    disk: dict[str, FaultSchedule] = field(default_factory=dict)
+    worlds: tuple[tuple[int, int], ...]  # steps, with the number of ranks from there on
+    strikes: tuple[FaultInjection, ...] = ()  # by step
+    disk: dict[str, FaultSchedule] = field(default_factory=dict)  # faults of it, by name
 
     @property
     def undisturbed(self) -> bool:
@@ -214,16 +135,13 @@ class Run:
 class Suite:
     """What variants are compared on."""
 
-    dataset: Dataset
-    model: Model
+    dataset: Any
+    model: Any
     failure: str
 
 
 def runs_of(matrix: MatrixFile) -> list[Run]:
-    """All runs, compared ones side by side: seeds, then suites, then variants.
-
-    Failure-free runs are shared by all failures of a data set and model.
-    """
+    """All runs; failure-free ones are shared by all failures of a data set and model."""
     runs: dict[str, Run] = {}
     for seed in matrix.seeds:
         for dataset in matrix.datasets:
@@ -257,7 +175,6 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
         return Run(suite, variant, strategy, seed, worlds)
     strikes: list[FaultInjection] = []
     disk: dict[str, FaultSchedule] = {}
-    world = matrix.least
     for name, schedule in _faults(matrix.failures[suite.failure]):
         # Each repeat is hit at moments of its own
         when = schedule.model_copy(update={"seed": schedule.seed + _SEEDS_APART * seed})
@@ -265,7 +182,8 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
         if isinstance(fault, DiskFault):
             disk[name] = when
         else:
-            strikes += fault.strikes(name, when, matrix.steps, world, _first_step(matrix, fault))
+            first = _first_step(matrix, fault)
+            strikes += fault.strikes(name, when, matrix.steps, matrix.least, first)
     in_order = tuple(sorted(strikes, key=lambda one: (one.step, one.fault)))
     return Run(suite, variant, strategy, seed, worlds, in_order, disk)
 
@@ -280,12 +198,11 @@ def reference_of(run: Run) -> Run:
 def _first_step(matrix: MatrixFile, fault: Fault) -> int:
     """From which step on a fault strikes at random: what damages a checkpoint needs one."""
     if fault.damages:
-        return matrix.checkpoint_every + 1
+        return 1 + int(matrix.checkpoint_every)
     return 1
 
 
 def _strategy_of(variant: str) -> str | None:
-    """The strategy of a variant that can fail; None for the others."""
     if variant == NONE or variant in REFERENCES:
         return None
     return SHORT.get(variant, variant)
@@ -323,7 +240,7 @@ def _rules(matrix: MatrixFile) -> Rules:
         yield from _failure_rules(matrix, ("failures", name), failures)
 
 
-def _model_rules(matrix: MatrixFile, path: KeyPath, model: Model) -> Rules:
+def _model_rules(matrix: MatrixFile, path: KeyPath, model: Any) -> Rules:
     text = model.name == "gpt-tiny"
     for dataset in matrix.datasets:
         if text != (dataset.name == "tokens"):
@@ -356,7 +273,6 @@ def _world_rules(matrix: MatrixFile) -> Rules:
 
 
 def _launcher_rules(matrix: MatrixFile) -> Rules:
-    """What goes only with jobs of ``deepvm run``, or not with them."""
     if matrix.launcher != ORCHESTRATED:
         if matrix.min_world is not None:
             yield ("min_world",), f"only with launcher: {ORCHESTRATED}"
@@ -447,10 +363,7 @@ def shipped() -> Mapping[str, Path]:
 
 
 def find_matrix(name: str) -> MatrixFile:
-    """Read a matrix file, or one of those that come with deepvm.
-
-    Raises JobFormatError, DataError.
-    """
+    """A matrix file, or one that comes with deepvm. Raises JobFormatError, DataError."""
     path = Path(name)
     if not path.exists():
         known = shipped()
@@ -464,3 +377,38 @@ def find_matrix(name: str) -> MatrixFile:
     if path.is_file() and not path.stat().st_size:
         return FORMAT.parse("", path)
     return FORMAT.read(path)
+
+
+class Entry(NamedTuple):
+    """A name that a matrix file can have."""
+
+    kind: str
+    name: str
+    what: str
+
+
+def listing() -> list[Entry]:
+    """What a matrix file can name, with the first line of the documentation of each."""
+    # They load torch
+    from deepvm.lab.training.datasets import DATASETS
+    from deepvm.lab.training.models import MODELS, WIDTHS
+
+    long = {name: f"{name} ({short})" for short, name in SHORT.items()}
+    lines = {
+        "matrices": {name: _first_comment(path) for name, path in shipped().items()},
+        "datasets": {name: _line(one) for name, one in DATASETS.items()},
+        "models": {name: f"width {WIDTHS[name]} by default" for name in MODELS},
+        "strategies": {long.get(name, name): _line(find_strategy(name)) for name in STRATEGIES},
+        "failures": {name: _line(type(find_fault(name))) for name in FAULTS},
+    }
+    return [Entry(kind, *line) for kind, names in lines.items() for line in names.items()]
+
+
+def _first_comment(path: Path) -> str:
+    comment = path.read_text(encoding="utf-8").partition("\nschema_version")[0]
+    return comment.lstrip("# ").replace("\n# ", " ").partition(". ")[0].rstrip(".")
+
+
+def _line(of: object) -> str:
+    text = inspect.getdoc(of) or ""
+    return text.partition(". Raises")[0].partition("\n")[0].rstrip(".").replace("``", "")

@@ -1,22 +1,20 @@
 """All runs of a matrix, in turn or in parallel; existing runs that pass are kept."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, DataError, RequestError
+from deepvm.io.processes import open_files, processes
 from deepvm.lab.audit.gates import verdicts
-from deepvm.lab.audit.references import with_references
-from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.launchers.launcher_registry import find_launcher
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
@@ -29,27 +27,32 @@ from deepvm.lab.records import (
     read_document,
     write_document,
 )
-from deepvm.lab.running.environment import environment
-from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of, read_planned, write_planned
-from deepvm.lab.running.plan import Plan
-from deepvm.lab.running.writers import wait_for_writers
+from deepvm.lab.registry import strike_document
+from deepvm.lab.running.launcher import Launcher, Plan, StoppedError
+from deepvm.lab.running.manifest import (
+    Manifest,
+    Row,
+    RunState,
+    environment,
+    key_of,
+    read_planned,
+    write_planned,
+)
 from deepvm.lab.training.datasets import load
 
-_LEAST_FREE = 1 << 20
-"""Bytes: with less, a run that failed may have failed for that."""
+_LEAST_FREE = 1 << 20  # Bytes: with less, a run that failed may have failed for that
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a matrix is. ``run``: the one that has just ended."""
+    """How far a matrix is."""
 
     done: int
     total: int
-    row: Row
+    row: Row  # of the run that has just ended
 
 
-def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]:
+def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> JsonDict:
     """All that makes a run what it is, for ``config.json``."""
     suite = run.suite
     return {
@@ -85,19 +88,7 @@ class MatrixRunner:
     def __init__(
         self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1, fresh: bool = False
     ) -> None:
-        """Look at the data sets.
-
-        Args:
-            matrix: what to run.
-            out: its folder.
-            only: runs whose names match; those that they are compared with come along.
-            jobs: how many run at a time.
-            fresh: whether the folder's runs will have been removed, and need not be of this matrix.
-
-        Raises:
-            RequestError: a batch is larger than its data set, nothing is chosen, or runs of the
-                folder that are not chosen are of another matrix. DataError: no such files.
-        """
+        """``fresh``: the folder's runs will have been removed. Raises RequestError, DataError."""
         self._matrix = matrix
         self._out = out
         self._jobs = jobs
@@ -110,7 +101,10 @@ class MatrixRunner:
             names = ", ".join(run.name for run in every[:8])
             allowed = f"a pattern that one of the {len(every)} runs matches, such as {names}"
             raise RequestError("only", only, allowed)
-        self.runs = _with_references(chosen, every)
+        # Also each training's run without failures and checkpoints: a save may change training
+        wanted = {run.name: run for run in (*chosen, *map(reference_of, chosen))}
+        known = {run.name: run for run in every}
+        self.runs = [known.get(name, run) for name, run in wanted.items()]
         self._every = [run.name for run in every]
         if not fresh:
             self._refuse_others([run for run in every if run not in self.runs])
@@ -135,7 +129,6 @@ class MatrixRunner:
                 raise RequestError("out", str(self._out), allowed)
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
-        """Run what is not there yet, in the order of :func:`side_by_side`."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
         write_planned(
@@ -180,17 +173,14 @@ class MatrixRunner:
             write_document(folder / CONFIG, config)
             write_document(folder / ENVIRONMENT, machine)
             ended = launcher.run(Plan(folder, config), self._stopping)
-            records = with_references(Records.read(folder), folder.parent)
-            if ended:
-                reason = ""
-            else:
-                reason = f"steps: it ended as {records.supervisor['state']}"
-            state = RunState.FAILED
+            records = Records.read(folder)
             if ended:
                 reason = _judged(records, key)
                 state = RunState.INVALID if reason else RunState.COMPLETED
+            else:
+                reason = f"steps: it ended as {records.supervisor['state']}"
+                state = RunState.FAILED
         except (CheckpointError, DataError) as error:
-            # Of this run; the others are made all the same
             state = RunState.FAILED
             reason = str(error)
         if reason:
@@ -199,21 +189,16 @@ class MatrixRunner:
 
 
 def _judged(records: Records, key: str) -> str:
-    """Write what the gates say; returns the first that fails, with its reason."""
     gates = verdicts(records)
     write_document(records.folder / AUDIT, {"key": key, "gates": gates})
     return next((f"{gate}: {reason}" for gate, reason in gates.items() if reason), "")
 
 
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs in order: what is compared is made together, so that other load hits it alike.
-
-    Seed by seed; in each, undisturbed runs first, because others are compared with them. Every
-    second seed has the reverse order, so that a machine that becomes slower is to no one's
-    advantage.
-    """
+    """Runs in order: seed by seed, undisturbed ones first, as others are compared with them."""
     batches = []
     for number, seed in enumerate(dict.fromkeys(run.seed for run in runs)):
+        # Reversed, so that a machine that becomes slower favors no variant
         ordered = [run for run in runs if run.seed == seed][:: -1 if number % 2 else 1]
         batches.append([run for run in ordered if run.undisturbed])
         batches.append([run for run in ordered if not run.undisturbed])
@@ -221,7 +206,6 @@ def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _refuse_full_disk(out: Path) -> None:
-    """Raises DataError: runs that fail for want of space say nothing about a strategy."""
     disk = os.statvfs(out)
     free = disk.f_bavail * disk.f_frsize
     if free < _LEAST_FREE:
@@ -231,12 +215,11 @@ def _refuse_full_disk(out: Path) -> None:
         )
 
 
-def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:
-    """The records of an existing run with this configuration that passes all gates again."""
+def _standing(folder: Path, config: JsonObject, key: str) -> Records | None:
     try:
         if read_document(folder / AUDIT).get("key") != key:
             return None
-        records = with_references(Records.read(folder), folder.parent)
+        records = Records.read(folder)
         same = dict(records.config) == json.loads(json.dumps(config))
         if same and not any(verdicts(records).values()):
             return records
@@ -246,7 +229,6 @@ def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | No
 
 
 def _row(run: Run, key: str, records: Records | None, state: RunState, reason: str = "") -> Row:
-    """``records``: None if there are none that can be read."""
     wall_s = 0.0
     restarts = 0
     done = 0
@@ -271,10 +253,28 @@ def _row(run: Run, key: str, records: Records | None, state: RunState, reason: s
     )
 
 
-def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
-    """Add each training's run without failures and checkpoints: a save may change training."""
-    runs = {run.name: run for run in chosen}
-    known = {run.name: run for run in every}
-    for reference in map(reference_of, chosen):
-        runs.setdefault(reference.name, known.get(reference.name, reference))
-    return list(runs.values())
+LIMIT_S = 30.0  # Seconds for all to end with their parent; a job's machines may take longer
+_LOOK_S = 0.05
+
+
+def writers_of(folder: Path) -> list[int]:
+    """The processes that have a file below a folder open for writing, other users' perhaps not."""
+    inside = f"{folder.resolve()}/"
+    others = (pid for pid in processes() if pid != os.getpid())
+    return [
+        pid
+        for pid in others
+        if any(path.startswith(inside) for path in open_files(pid, for_writing=True))
+    ]
+
+
+def wait_for_writers(folder: Path, stopping: threading.Event) -> None:
+    """Wait until no process writes there. Raises DataError (timeout), StoppedError."""
+    until = time.monotonic() + LIMIT_S
+    while pids := writers_of(folder):
+        if time.monotonic() > until:
+            raise DataError(
+                f"{folder}: process {pids[0]} still writes into it; end it, and run this again"
+            )
+        if stopping.wait(_LOOK_S):
+            raise StoppedError

@@ -1,10 +1,4 @@
-"""The files that a run leaves behind: whole lines of JSON, even if a process is killed.
-
-A line is one write to a file that is open for appending, so it survives the process; only a machine
-that fails can tear the last one, and readers accept that and nothing else.
-"""
-
-from __future__ import annotations
+"""The files that a run leaves behind: whole lines of JSON, even if a process is killed."""
 
 import contextlib
 import json
@@ -12,21 +6,19 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.documents.declared import definitions
+from deepvm.documents.models import model_of
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.record_checks import (
-    check,
-    check_config,
-    check_events,
-    check_lines,
-    check_steps,
-)
 
 CONFIG = "config.json"
 SUPERVISOR = "supervisor.json"
@@ -34,16 +26,13 @@ FINAL = "final.sha256"
 AUDIT = "audit.json"
 CHECKPOINTS = "checkpoint_rank0.jsonl"
 ENVIRONMENT = "environment.json"
-NODE_LOG = "memory-node.log"
-"""What memory nodes have printed, one after the other."""
-RUNS = "runs"
-"""The folder of the runs of a matrix."""
-ORCHESTRATED = "deepvm-run"
-"""The launcher whose runs are jobs of ``deepvm run``."""
+NODE_LOG = "memory-node.log"  # What memory nodes have printed, one after the other
+RUNS = "runs"  # The folder of the runs of a matrix
+ORCHESTRATED = "deepvm-run"  # The launcher whose runs are jobs of ``deepvm run``
+# The events of a run that was a job, of which its supervisor's record was made
 EVENTS = "orchestrator.jsonl"
-"""The events of a run that was a job, of which its supervisor's record was made."""
 
-_TAIL_BYTES = 20_000
+_SAME = ("dataset", "dataset_size", "model", "seed", "global_batch", "accumulate", "steps")
 
 
 class MissingFileError(DataError):
@@ -60,7 +49,7 @@ def steps_of(rank: int) -> str:
 
 
 def events_of(rank: int) -> str:
-    """The log of what else happened to a rank."""
+    """The log of a rank's events."""
     return f"worker_{rank}.jsonl"
 
 
@@ -72,7 +61,7 @@ class Lines:
             path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: JsonObject) -> None:
         os.write(self._descriptor, json.dumps(row).encode() + b"\n")
 
     def close(self) -> None:
@@ -90,29 +79,18 @@ class Events:
         self._lines.add({"event": event, "time": time.time(), **self._facts, **facts})
 
 
-def write_document(path: Path, document: Mapping[str, Any]) -> None:
+def write_document(path: Path, document: JsonObject) -> None:
     """Write a JSON object whole, or not at all. Raises DataError."""
     write_bytes(path, json.dumps(document, indent=1).encode())
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, rows: Iterable[JsonObject]) -> None:
     """Replace all lines of a file. Raises DataError."""
     write_bytes(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 
-def last_lines(path: Path, most: int) -> list[str]:
-    """The end of a text that processes have printed; nothing where it cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-most:]
-    return []
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All whole lines of a file, none if it is not there.
-
-    Raises DataError: one is damaged that is not the last.
-    """
+def read_lines(path: Path) -> Iterator[JsonDict]:
+    """All whole lines of a file, none if it is not there. Raises DataError: one is damaged."""
     try:
         text = _read(path)
     except MissingFileError:
@@ -132,13 +110,13 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def rows_in(folder: Path, names: Iterable[str], attempt: int | None = None) -> list[dict[str, Any]]:
+def rows_in(folder: Path, names: Iterable[str], attempt: int | None = None) -> list[JsonDict]:
     """The lines of some logs of a run, of one attempt or of all. Raises DataError."""
     rows = [row for name in names for row in read_lines(folder / name)]
     return [row for row in rows if attempt is None or row["attempt"] == attempt]
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> JsonDict:
     """A JSON object. Raises DataError: it is not there, or damaged."""
     data = _read(path)
     try:
@@ -159,37 +137,84 @@ def _read(path: Path) -> bytes:
         raise DataError(f"{path}: {error.strerror}") from None
 
 
+def check_config(config: JsonObject, where: object) -> None:
+    """Of a run. Raises DataError."""
+    check("lab.LabRun", config, where)
+    batch = config["global_batch"]
+    size = config["dataset_size"]
+    worlds = config["worlds"]
+    if batch > size:
+        raise DataError(f"{where}: damaged: global_batch is {batch}, of {size} samples")
+    steps = [step for step, _ in worlds]
+    if steps[0] or steps != sorted(set(steps)) or any(not w or batch % w for _, w in worlds):
+        allowed = f"steps from 0 that increase, with numbers of ranks that divide {batch} samples"
+        raise DataError(f"{where}: damaged: worlds is {worlds}; expected {allowed}")
+
+
+def check_lines(kind: str, rows: Iterable[JsonObject], path: object) -> None:
+    """Of a log: each line, what its event needs, and both forms of a loss. Raises DataError."""
+    for number, row in enumerate(rows, 1):
+        where = f"{path}, line {number}"
+        check(kind, row, where)
+        if kind == "logs.Event" and "extends" in definitions("logs").get(row["event"], ()):
+            check(f"logs.{row['event']}", row, where)
+        if kind == "logs.Step" and float(row["loss"]).hex() != row["loss_hex"]:
+            raise DataError(f"{where}: damaged: loss is {row['loss']}, not {row['loss_hex']}")
+
+
+def check(kind: str, document: JsonObject, where: object) -> None:
+    """A document against its declaration. Raises DataError, with its first wrong key."""
+    try:
+        model_of(kind).model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        steps = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+        key = "".join(steps).lstrip(".")
+        problem = f"{key} is {repr(first['input'])[:60]} ({first['msg']})"
+        if first["type"] == "missing":
+            problem = f"it has no {key}"
+        raise DataError(f"{where}: damaged: {problem}") from None
+
+
 @dataclass(frozen=True)
 class Records:
     """What a run has left in its folder; it is checked, damaged records raise DataError."""
 
     folder: Path
-    config: Mapping[str, Any]
-    references: Sequence[str] = field(default_factory=tuple)
-    """Final parameters of failure-free runs of the same training."""
+    config: JsonObject
 
     @classmethod
-    def read(cls, folder: Path) -> Records:
-        """Raises DataError: it is no folder of a run, or its configuration is damaged."""
+    def read(cls, folder: Path) -> "Records":
         config = read_document(folder / CONFIG)
         check_config(config, folder / CONFIG)
         return cls(folder, config)
 
     @cached_property
-    def steps(self) -> dict[int, list[dict[str, Any]]]:
-        """Lines of each rank, in the order in which they were written. Raises DataError."""
-        logs = {}
-        for rank, path in self._ranks("rank"):
-            logs[rank] = list(read_lines(path))
-            check_steps(logs[rank], path)
-        return logs
+    def references(self) -> set[str]:
+        finals = set[str]()
+        # Large matrices need not read all
+        prefix = f"{self.config['dataset']['name']}-{self.config['model']['name']}-"
+        if not self.folder.name.startswith(prefix):
+            prefix = ""
+        for path in self.folder.parent.glob(f"{prefix}*/{CONFIG}"):
+            with contextlib.suppress(DataError):  # it is judged by itself
+                other = Records.read(path.parent)
+                disturbed = other.config["strikes"] or other.config["disk"]
+                keys = (*_SAME, "virtual_shards")
+                same = [self.config[key] == other.config[key] for key in keys]
+                if not self.config["virtual_shards"]:
+                    same.append(self.config["worlds"] == other.config["worlds"])
+                if all(same) and not disturbed:
+                    finals.add(other.final)
+        return finals
+
+    @cached_property
+    def steps(self) -> dict[int, list[JsonDict]]:
+        return self._logs("rank", "logs.Step")
 
     @cached_property
     def owned(self) -> dict[int, range]:
-        """By attempt, the steps that count: from its start to where a later one resumed.
-
-        Steps above that were lost with its failure. Raises DataError.
-        """
+        """By attempt, the steps that count: from its start to where a later one resumed."""
         owned: dict[int, range] = {}
         below = sys.maxsize
         for one in reversed(self.attempts):
@@ -199,9 +224,8 @@ class Records:
         return owned
 
     @cached_property
-    def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """By (step, rank): the line of the attempt that owns the step. Raises DataError."""
-        owners: dict[tuple[int, int], dict[str, Any]] = {}
+    def owners(self) -> dict[tuple[int, int], JsonDict]:
+        owners: dict[tuple[int, int], JsonDict] = {}
         for rank, rows in self.steps.items():
             for row in rows:
                 if row["global_step"] in self.owned.get(row["attempt"], ()):
@@ -209,54 +233,43 @@ class Records:
         return owners
 
     @property
-    def attempts(self) -> list[dict[str, Any]]:
-        """As the supervisor recorded them. Raises DataError."""
-        attempts: list[dict[str, Any]] = self.supervisor["attempts"]
+    def attempts(self) -> list[JsonDict]:
+        attempts: list[JsonDict] = self.supervisor["attempts"]
         return attempts
 
     @property
     def is_job(self) -> bool:
-        """Whether it was a job of ``deepvm run``."""
         return bool(self.config["launcher"] == ORCHESTRATED)
 
     @property
     def faults(self) -> dict[str, str]:
-        """Planned failures, with their kinds."""
         return {one["key"]: one["fault"] for one in self.config["strikes"]}
 
-    def steps_in(self, attempt: int, rank: int | None = None) -> list[dict[str, Any]]:
-        """What a rank, or all of them, did in an attempt. Raises DataError."""
+    def steps_in(self, attempt: int, rank: int | None = None) -> list[JsonDict]:
         logs = self.steps.values() if rank is None else [self.steps.get(rank, [])]
         return [row for rows in logs for row in rows if row["attempt"] == attempt]
 
-    def noted(self, *events: str) -> list[dict[str, Any]]:
-        """All events of these kinds, rank by rank. Raises DataError."""
+    def noted(self, *events: str) -> list[JsonDict]:
         rows = (row for rows in self.all_events.values() for row in rows)
         return [row for row in rows if row["event"] in events]
 
     @cached_property
-    def supervisor(self) -> dict[str, Any]:
+    def supervisor(self) -> JsonDict:
         document = read_document(self.folder / SUPERVISOR)
         check("lab.LabSupervisor", document, self.folder / SUPERVISOR)
         return document
 
     @cached_property
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[JsonDict]:
         rows = list(read_lines(self.folder / CHECKPOINTS))
         check_lines("logs.Checkpoint", rows, self.folder / CHECKPOINTS)
         return rows
 
     @cached_property
-    def all_events(self) -> dict[int, list[dict[str, Any]]]:
-        """What else happened, by rank. Raises DataError."""
-        logs = {}
-        for rank, path in self._ranks("worker"):
-            logs[rank] = list(read_lines(path))
-            check_events(logs[rank], path)
-        return logs
+    def all_events(self) -> dict[int, list[JsonDict]]:
+        return self._logs("worker", "logs.Event")
 
-    def events(self, rank: int) -> list[dict[str, Any]]:
-        """What else happened to a rank. Raises DataError."""
+    def events(self, rank: int) -> list[JsonDict]:
         return self.all_events.get(rank, [])
 
     @property
@@ -268,10 +281,11 @@ class Records:
         except ValueError as error:
             raise DataError(f"{self.folder / FINAL}: damaged: {error}") from None
 
-    def _ranks(self, kind: str) -> list[tuple[int, Path]]:
-        """The logs of a kind, by rank; what else people put next to them is none."""
-        named = (
-            (re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p)
-            for p in self.folder.iterdir()
-        )
-        return sorted((int(match[1]), path) for match, path in named if match is not None)
+    def _logs(self, name: str, kind: str) -> dict[int, list[JsonDict]]:
+        """The lines of logs, by rank; other files that people put next to them are ignored."""
+        logs: dict[int, list[JsonDict]] = {}
+        for path in self.folder.iterdir():
+            if match := re.fullmatch(rf"{name}_(0|[1-9][0-9]{{0,5}})\.jsonl", path.name):
+                logs[int(match[1])] = rows = list(read_lines(path))
+                check_lines(kind, rows, path)
+        return dict(sorted(logs.items()))

@@ -1,8 +1,4 @@
-"""The cost of failures and checkpoints: goodput, its parts, and ratios of paired runs.
-
-Only runs that pass all gates count (ECRL 5.6, eq. 6 and 7). Ratios are taken between runs of the
-same seed, which were made one after the other: what a shared machine does to both cancels.
-"""
+"""The cost of failures and checkpoints: goodput, its parts, ratios of paired runs (ECRL 5.6)."""
 
 from __future__ import annotations
 
@@ -16,10 +12,10 @@ from functools import cached_property
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import Records
 
-BLOCKING = "blk"
-"""The variant that others are compared with."""
-PARTS = ("detect", "restart", "restore", "replay")
-"""Of a recovery."""
+BLOCKING = "blk"  # The variant that others are compared with
+PARTS = ("detect", "restart", "restore", "replay")  # Of a recovery
+# Student's t at 97.5 % for 1 to 15 degrees of freedom, then terms of its expansion: scipy is an
+# extra, and reports stay as they were published
 _T95 = (
     12.706,
     4.303,
@@ -37,15 +33,14 @@ _T95 = (
     2.145,
     2.131,
 )
-"""Student's t at 97.5 % for 1 to 15 degrees of freedom, then terms of its expansion."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval; without one if there is a single value."""
+    """A mean with its 95 % interval."""
 
     mean: float
-    low: float | None
+    low: float | None  # None: there is a single value
     high: float | None
     n: int
 
@@ -54,74 +49,57 @@ class Estimate:
         mean = statistics.fmean(values)
         if len(values) < 2:
             return cls(mean, None, None, len(values))
-        half = _t95(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+        freedom = len(values) - 1
+        student = 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
+        if freedom <= len(_T95):
+            student = _T95[freedom - 1]
+        half = student * statistics.stdev(values) / math.sqrt(len(values))
         return cls(mean, mean - half, mean + half, len(values))
 
     @classmethod
     def of_ratios(cls, ratios: Sequence[float]) -> Estimate:
-        """Of ratios: a geometric mean."""
         logs = cls.of([math.log(ratio) for ratio in ratios])
         ends = [None if end is None else math.exp(end) for end in (logs.low, logs.high)]
         return cls(math.exp(logs.mean), ends[0], ends[1], logs.n)
 
 
-def _t95(freedom: int) -> float:
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    return 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
-
-
 @dataclass(frozen=True)
 class Cost:
-    """What one run has cost. Times in seconds, those of rank 0.
-
-    Attributes:
-        run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps,
-            those done again included, and stalls in the optimizer's step left out. repeated_s: of
-            steps that another attempt did again. snapshot_s, write_s: while training waited.
-            stall_s: for which checkpoints held training up until its last step, also those that a
-            failure has kept from completion. drain_s: after that, until what was in flight had been
-            written. background_s: writes alongside the training. checkpoints: that were made;
-            skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s,
-            replay_s: parts of the recovery, as far as they are known; None if there was one, and no
-            time of it is known. known: how many times of each part are.
-            loss_difference: mean absolute difference of the losses from those of an undisturbed
-            run; None without one, or if a loss is no number, and the run has ``diverged``.
-    """
+    """What one run has cost. Times are those of rank 0."""
 
     run: str
     variant: str
     seed: int
     passed: bool
-    goodput: float
+    goodput: float  # steps a second, each counted once (eq. 6)
     wall_s: float
     restarts: int
-    compute_s: float
-    repeated_s: float
-    snapshot_s: float
-    write_s: float
-    background_s: float
-    drain_s: float
-    stall_s: float
-    checkpoints: int
-    skipped: int
+    compute_s: float  # of steps, repeated ones included, without stalls in the optimizer's step
+    repeated_s: float  # of steps that another attempt did again
+    snapshot_s: float  # while training waited
+    write_s: float  # while training waited
+    background_s: float  # writes alongside the training
+    drain_s: float  # from the last step until what was in flight had been written
+    stall_s: float  # for which checkpoints held training up, also those that were never complete
+    checkpoints: int  # that were made
+    skipped: int  # that were due, and skipped or given up
+    # Parts of all recoveries; None if there was one, and no time of it is known
     detect_s: float | None
     restart_s: float | None
     restore_s: float | None
     replay_s: float | None
-    known: Mapping[str, int]
+    known: Mapping[str, int]  # how many times of each part
+    # Mean absolute difference from an undisturbed run; None without one, or if it ``diverged``
     loss_difference: float | None = None
-    diverged: bool = False
+    diverged: bool = False  # a loss is no number
 
     def part_s(self, part: str) -> float | None:
-        """A part of a recovery, a mean over those of the run of which it is known."""
         known = self.known[f"{part}_s"]
         total = getattr(self, f"{part}_s")
         return total / known if known else None
 
     @property
     def recovery_s(self) -> float | None:
-        """A whole recovery, a mean over those of the run; None if a part is not known of any."""
         known = [part for name in PARTS if (part := self.part_s(name)) is not None]
         if len(known) == len(PARTS):
             return sum(known)
@@ -172,7 +150,6 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
 
 
 def _loss_difference(run: Records, undisturbed: Records | None) -> float | None:
-    """Mean over the steps of rank 0 that both have done."""
     differences = []
     for key, row in run.owners.items():
         other = undisturbed and undisturbed.owners.get(key)
@@ -186,11 +163,7 @@ def _loss_difference(run: Records, undisturbed: Records | None) -> float | None:
 
 @dataclass(frozen=True)
 class Variant:
-    """The runs of a variant in a suite.
-
-    Numbers are those of the runs that pass all gates: a figure of a training that did not resume
-    correctly says nothing.
-    """
+    """The runs of a variant in a suite; numbers are those of the runs that pass all gates."""
 
     name: str
     costs: Sequence[Cost]
@@ -210,7 +183,6 @@ class Variant:
         return sum(cost.diverged for cost in self.passing)
 
     def gains(self, other: Variant) -> dict[int, float]:
-        """Goodput over that of another variant, by the seeds with which runs of both pass."""
         goodputs = {cost.seed: cost.goodput for cost in other.passing}
         return {
             cost.seed: cost.goodput / goodputs[cost.seed]
@@ -219,14 +191,12 @@ class Variant:
         }
 
     def over(self, other: Variant) -> Estimate | None:
-        """The same, of all of these runs."""
         gains = self.gains(other)
         if not gains:
             return None
         return Estimate.of_ratios(list(gains.values()))
 
     def known(self, name: str) -> list[float]:
-        """The values of an attribute of :class:`Cost`, of the runs of which it is known."""
         values = [getattr(cost, name) for cost in self.passing]
         return [value for value in values if value is not None]
 
@@ -254,7 +224,6 @@ class SuiteResult:
 
     @property
     def title(self) -> str:
-        """For people."""
         return f"{self.dataset} {self.model} {self.failure}"
 
     @property
@@ -262,7 +231,6 @@ class SuiteResult:
         return [cost for variant in self.variants.values() for cost in variant.costs]
 
     def over(self, base: str) -> dict[str, Estimate]:
-        """Goodput over that of a variant, by the names of the others."""
         if base not in self.variants:
             return {}
         others = {name: one for name, one in self.variants.items() if name != base}
@@ -271,17 +239,11 @@ class SuiteResult:
 
     @property
     def paired(self) -> dict[str, Estimate]:
-        """Ratios of goodput, by ``ovl_over_blk``."""
         return {f"{name}_over_{BLOCKING}": ratio for name, ratio in self.over(BLOCKING).items()}
 
 
 def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
-    """All suites of a matrix.
-
-    Runs without failures belong to each suite of their data set and model.
-
-    ``runs``: with whether they have passed all gates.
-    """
+    """All suites of a matrix; ``runs``: with whether they have passed all gates."""
     all_runs = list(runs)
     undisturbed: dict[tuple[str, str, int], Records] = {}
     for run, passed in all_runs:
@@ -294,21 +256,17 @@ def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
         costs[training[0], training[1], run.config["failure"]].append(cost)
     results = []
     for dataset, model, failure in [key for key in costs if key[2] != CALM] or list(costs):
-        members = list(costs[dataset, model, failure])
+        members = costs[dataset, model, failure]
         if failure != CALM:
             members = [*costs.get((dataset, model, CALM), ()), *members]
-        results.append(SuiteResult(dataset, model, failure, _variants(members)))
+        by_name: dict[str, list[Cost]] = defaultdict(list)
+        for cost in members:
+            by_name[cost.variant].append(cost)
+        variants = {name: Variant(name, own) for name, own in by_name.items()}
+        results.append(SuiteResult(dataset, model, failure, variants))
     return results
 
 
-def _variants(costs: Iterable[Cost]) -> dict[str, Variant]:
-    by_name: dict[str, list[Cost]] = defaultdict(list)
-    for cost in costs:
-        by_name[cost.variant].append(cost)
-    return {name: Variant(name, runs) for name, runs in by_name.items()}
-
-
 def _training(run: Records) -> tuple[str, str, int]:
-    """Runs that should do the same steps."""
     config = run.config
     return config["dataset"]["name"], config["model"]["name"], config["seed"]

@@ -1,23 +1,15 @@
-"""Mistakes on purpose: each must fail its gate, and no other; else the gates prove nothing.
-
-The trainings are as small as each mistake allows. Failures strike where nothing is done again,
-unless the mistake needs it: else a state that is restored wrongly would be seen twice, by its
-replays and by its parameters.
-"""
-
-from __future__ import annotations
+"""Mistakes on purpose: each must fail its gate, and no other; else the gates prove nothing."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.lab.audit.gates import verdicts
-from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import find_launcher
-from deepvm.lab.matrix import CALM, NONE, Dataset, MatrixFile, Model, Run, Suite
+from deepvm.lab.matrix import CALM, NONE, MatrixFile, Run, Suite
 from deepvm.lab.matrix_runner import config_of
 from deepvm.lab.records import (
     CHECKPOINTS,
@@ -29,8 +21,7 @@ from deepvm.lab.records import (
     write_document,
     write_lines,
 )
-from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.plan import Plan
+from deepvm.lab.running.launcher import Launcher, Plan
 
 STEPS = 60
 EVERY = 20
@@ -38,23 +29,17 @@ EVERY = 20
 
 @dataclass(frozen=True)
 class Control:
-    """A mistake.
-
-    Attributes:
-        what: for people. gate: the one that must fail. everywhere: whether the failure-free run
-            makes it, too, so that parameters do not differ. steps: that are trained. spoil: is
-            done to the records of the run.
-    """
+    """A mistake."""
 
     what: str
-    gate: str
+    gate: str  # the one that must fail
     strategy: str = "blocking"
     world: int = 2
     strikes: Sequence[FaultInjection] = field(default_factory=lambda: (FaultInjection("exit", 40),))
     dropout: float = 0.1
-    everywhere: bool = False
+    everywhere: bool = False  # in the failure-free run, too, so that parameters do not differ
     steps: int = STEPS
-    spoil: Callable[[Path], None] = lambda folder: None
+    spoil: Callable[[Path], None] = lambda folder: None  # done to the records of the run
 
 
 def _noise(folder: Path) -> None:
@@ -67,7 +52,6 @@ def _noise(folder: Path) -> None:
 
 
 def _ask_for_more(folder: Path) -> None:
-    """Five more steps had been asked for, of both runs."""
     for path in folder.parent.glob(f"*/{CONFIG}"):
         config = read_document(path)
         config["steps"] += 5
@@ -127,14 +111,13 @@ CONTROLS: Mapping[str, Control] = {
 
 @dataclass(frozen=True)
 class TestedControl(Control):
-    """A control with the reasons of the gates that it has failed."""
+    """A control that has been run."""
 
     name: str = ""
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)  # gates, with reasons
 
     @property
     def right(self) -> bool:
-        """Whether its gate has failed, and no other."""
         return set(self.failed) == {self.gate}
 
 
@@ -146,8 +129,7 @@ def run_all(
     results = []
     try:
         for name, control in CONTROLS.items():
-            runs = folder / name / "runs"
-            gates = verdicts(with_references(_run_both(runs, name, control, launcher), runs))
+            gates = verdicts(_run_both(folder / name / "runs", name, control, launcher))
             failed = {gate: reason for gate, reason in gates.items() if reason}
             tested = TestedControl(**vars(control), name=name, failed=failed)
             results.append(tested)
@@ -158,7 +140,6 @@ def run_all(
 
 
 def _run_both(runs: Path, name: str, control: Control, launcher: Launcher) -> Records:
-    """The run without failures, and the disturbed one, whose records these are."""
     for disturbed in (False, True):
         folder = runs / ("disturbed" if disturbed else "calm")
         folder.mkdir(parents=True)
@@ -169,13 +150,13 @@ def _run_both(runs: Path, name: str, control: Control, launcher: Launcher) -> Re
     return Records.read(folder)
 
 
-def config_of_control(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
+def config_of_control(name: str, control: Control, *, disturbed: bool) -> JsonDict:
     """The configuration of a run of a control."""
     variant = control.strategy if disturbed else NONE
     matrix = MatrixFile(
         name="selftest",
-        datasets=[Dataset(name="tokens", size=1024)],
-        models=[Model(name="gpt-tiny", width=16, dropout=control.dropout)],
+        datasets=[{"name": "tokens", "size": 1024}],
+        models=[{"name": "gpt-tiny", "width": 16, "dropout": control.dropout}],
         variants=[NONE],
         world=control.world,
         global_batch=32,
@@ -187,8 +168,7 @@ def config_of_control(name: str, control: Control, *, disturbed: bool) -> dict[s
     strategy = control.strategy if disturbed else None
     strikes = tuple(control.strikes) if disturbed else ()
     run = Run(suite, variant, strategy, 0, tuple(matrix.worlds), strikes)
+    config = config_of(matrix, run, 1024)
     if disturbed or control.everywhere:
-        controls = [name]
-    else:
-        controls = []
-    return {**config_of(matrix, run, 1024), "controls": controls}
+        config["controls"] = [name]
+    return config

@@ -1,14 +1,14 @@
 """How runs are judged, those of the lab and those of audited scripts: gates, and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
+from deepvm.core.json_types import JsonObject
 from deepvm.lab.records import MissingFileError
 
 Evidence = TypeVar("Evidence")
+Problems: TypeAlias = Iterator[str]  # What is wrong, nothing where a gate is passed
 
 
 class NotJudgedError(Exception):
@@ -17,17 +17,15 @@ class NotJudgedError(Exception):
 
 @dataclass(frozen=True)
 class Gate:
-    """An answer, with its reason unless it is passed."""
+    """An answer; the reason is empty if it is passed."""
 
     name: str
     state: Literal["passed", "failed", "skipped"]
     reason: str = ""
 
 
-def judge(
-    gates: Mapping[str, Callable[[Evidence], Iterator[str]]], evidence: Evidence
-) -> list[Gate]:
-    """The answers of all gates, each with the first thing that is wrong."""
+def judge(gates: Mapping[str, Callable[[Evidence], Problems]], evidence: Evidence) -> list[Gate]:
+    """All gates, each with the first thing that is wrong."""
     answers = []
     for name, gate in gates.items():
         state: Literal["failed", "skipped"] = "failed"
@@ -42,12 +40,9 @@ def judge(
     return answers
 
 
-def replays(rows: Iterable[Mapping[str, Any]], ids: str) -> Iterator[str]:
-    """A repeated step had the same samples and, on as many ranks, the same loss, bit for bit.
-
-    ``rows``: all lines of all ranks. ``ids``: their key for samples.
-    """
-    first: dict[tuple[int, int, int | None], Mapping[str, Any]] = {}
+def replays(rows: Iterable[JsonObject], ids: str) -> Problems:
+    """A repeated step had the same samples (key ``ids``) and, on as many ranks, the same loss."""
+    first: dict[tuple[int, int, int | None], JsonObject] = {}
     for row in rows:
         step = row["global_step"]
         rank = row["rank"]

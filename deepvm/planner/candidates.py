@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from deepvm.core.cluster.cluster import Rejection
-from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
 from deepvm.core.extras import Surcharge
 from deepvm.core.spelling import refuse_unknown
@@ -35,37 +35,30 @@ from deepvm.planner.rejections import (
     refuse_unmatched_globs,
     training_reasons,
 )
-from deepvm.planner.request import PlanRequest
+from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Block, Enumeration, scoring
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Training, TrainingSpeed
 
+_ints: Callable[[Iterable[int]], IntArray] = partial(np.fromiter, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class GpuCandidate:
-    """A type that can train, at the spot price of one zone.
-
-    ``k``: K(n) for n = 1 ... max_nodes. ``n_sat``: of its own network, 0 when its bandwidth is
-    unknown. ``memory_set``: its memory nodes, a column of :attr:`MemoryNodeTable.offered`.
-    ``cheapest``: whether no zone has a lower spot price.
-    """
+    """A type that can train, at the spot price of one zone."""
 
     instance: InstanceType
     curve: SpeedupCurve
-    k: FloatArray
-    n_sat: int
-    memory_set: int = 0
-    cheapest: bool = True
+    k: FloatArray  # K(n) for n = 1 ... max_nodes
+    n_sat: int  # of its own network, 0 if unknown
+    memory_set: int = 0  # a column of MemoryNodeTable.offered
+    cheapest: bool = True  # whether no zone has a lower spot price
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a plan for a request may consist of, and why the rest may not.
-
-    ``reference``: the type that the job's step is measured on, None without a job. ``surcharge``:
-    of the bill besides VMs, which prices hold, those of ``tier`` already.
-    """
+    """What a plan for a request may consist of, and why the rest may not."""
 
     catalog: Catalog
     request: PlanRequest
@@ -73,30 +66,22 @@ class Candidates:
     gpus: tuple[GpuCandidate, ...]
     tier: MemoryNodeTable
     rejections: tuple[Rejection, ...]
-    reference: InstanceType | None
-    surcharge: Surcharge = Surcharge()
-
-    @property
-    def quotas(self) -> tuple[Quota, ...]:
-        return self.request.quotas_of(self.catalog)
+    reference: InstanceType | None  # the type that the job's step is measured on
+    surcharge: Surcharge = Surcharge()  # part of all prices already
 
     def only(self, name: str) -> Candidates:
-        """Only one GPU type, or only one type of memory node."""
         gpus = tuple(gpu for gpu in self.gpus if gpu.instance.name == name)
         if gpus:
             return replace(self, gpus=gpus)
         return replace(self, tier=self.tier.only(name))
 
     def asked(self, **changes: Any) -> Candidates:
-        """The same candidates for a request with some changes."""
         return replace(self, request=replace(self.request, **changes))
 
     def plans(self, top: int = 1) -> Enumeration:
-        """All plans of the architectures that the request considers; ``top``: as in ``build``."""
         return Enumeration.build([self.block(a) for a in self.architectures], top)
 
     def block(self, architecture: Architecture) -> Block:
-        """The sizes of one architecture that can be feasible, with their scores."""
         sizes = self.sizes(architecture)
         request = self.request
         sizes = sizes.take(sizes.lasting)
@@ -115,6 +100,7 @@ class Candidates:
 
     def sizes(self, architecture: Architecture) -> TrainingTable:
         """All (type, zone, n) of an architecture that scale within quotas and ``max_nodes``."""
+        quotas = self.request.quotas_of(self.catalog)
         placed = [g for g in self.gpus if architecture.tiered or g.cheapest]
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
         types = tuple(g.instance for g in allowed)
@@ -123,18 +109,14 @@ class Candidates:
         count = np.tile(counts, len(types))
         on_demand = architecture.on_demand(count)
         spot = count - on_demand
-
-        def prices(market: Market) -> IntArray:
-            return _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index]
-
-        def per_usd(price: IntArray) -> FloatArray:
-            # The price in a market that the architecture does not use may be missing.
-            return np.asarray(eflops / np.where(price > 0, price, 1) * MICRO_USD)
-
-        more = self.surcharge
-        spot_price = prices(Market.SPOT)
-        on_demand_price = prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
+        more = self.surcharge
+        # The price in a market that the architecture does not use may be missing.
+        spot_price, on_demand_price = (
+            _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index] for market in Market
+        )
+        spot_z = spot * (eflops / np.maximum(spot_price, 1) * MICRO_USD)
+        on_demand_z = on_demand * (eflops / np.maximum(on_demand_price, 1) * MICRO_USD)
         nothing = np.zeros(len(count))
         one = nothing + 1
         # Without a model, or with --extrapolate, every size may come first
@@ -151,10 +133,10 @@ class Candidates:
             + more.cluster,
             k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
-            ideal_z=spot * per_usd(spot_price) + on_demand * per_usd(on_demand_price),
+            ideal_z=spot_z + on_demand_z,
             n_sat=_ints(g.n_sat for g in allowed)[type_index],
             memory_set=_ints(g.memory_set for g in allowed)[type_index],
-            quotas=self.quotas,
+            quotas=quotas,
             total_s=nothing,
             billed_s=nothing,
             preemptions=nothing,
@@ -172,19 +154,20 @@ class Candidates:
                 ]
             ),
         )
-        # Where the model does not fit nothing trains, even under a policy that ignores scaling.
-        trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
+        # Only DeepVM's own policy counts K(n) (V-C1), but where a model does not fit nothing trains
+        trains = sizes.k > 0
+        if self.request.policy is not PolicyName.DEEPVM and self.request.training is None:
+            trains |= True
         for market, vms in ((Market.SPOT, spot), (Market.ON_DEMAND, on_demand)):
-            trains &= vms <= sizes.by_type(partial(quota_count, self.quotas, market=market))
+            trains &= vms <= sizes.by_type(partial(quota_count, quotas, market=market))
         sizes = sizes.take(trains)
-        work = self.request.work
         if self.request.training is not None:
             from deepvm.planner.recovery import with_losses
 
             sizes = with_losses(sizes, architecture, self.request)
-        if work is None:
+        if self.request.work is None:
             return sizes
-        return work.forecast(sizes, self.reference)
+        return self.request.work.forecast(sizes, self.reference)
 
 
 def _with_lasting_nodes(
@@ -221,8 +204,7 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
-    Raises a RequestError for a glob that matches no type or an unknown architecture, and a
-    MissingDataError if no type has a speed-up curve of the requested kind.
+    Raises a RequestError, or a MissingDataError if no type has a curve of the requested kind.
     """
     architectures = architectures_of(request)
     surcharge = Surcharge()
@@ -322,8 +304,6 @@ def _places(
     sells both is best by every objective, so a memory node is used in that zone only, and a zone
     that is left without any is omitted, but for the cheapest, where clusters without memory nodes
     are. The search stays exact and finds each cluster once.
-
-    Where spot prices are not known by zone, the type has one price in all zones that offer it.
     """
     left = np.ones(len(sold), dtype=np.bool_)
     if not instance.spot_zones:
@@ -335,10 +315,6 @@ def _places(
         if i == 0 or (left & sold_here).any():
             yield instance.in_zone(zone), left & sold_here
         left = left & ~sold_here
-
-
-def _ints(values: Iterable[int]) -> IntArray:
-    return np.array(list(values), dtype=np.int64)
 
 
 def _gpu_candidate(
@@ -373,7 +349,7 @@ def _gpu_candidate(
             "global-batch" if needs.startswith("a global batch") else "gpu-memory",
             needs,
         )
-    if not (k > 0).any() and not request.ignores_scaling:
+    if not (k > 0).any() and request.policy is PolicyName.DEEPVM:
         return Rejection(
             instance.name,
             "not-scaling",
@@ -386,19 +362,17 @@ def _gpu_candidate(
             and quota_count(quotas, instance, market) == 0
         ):
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
-    if instance.network_gbps is None:
-        n_sat = 0
-    else:
+    n_sat = 0
+    if instance.network_gbps is not None:
         n_sat = int(catalog.n_sat.lookup(instance.network_gbps))
     return GpuCandidate(instance, curve, k, n_sat)
 
 
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:
-    """The curve to use: of the requested kind, else the type's own, else the catalog's."""
-    own = ""
-    if request.speedup is None:
-        own = instance.default_speedup
-    return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))
+    kind = request.curves_of(catalog)
+    if request.speedup is None and instance.default_speedup:
+        return instance.curve(instance.default_speedup) or instance.curve(kind)
+    return instance.curve(kind)
 
 
 def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
@@ -407,27 +381,27 @@ def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
     Types of unknown speed lose their eFLOPS, and ``eflops_source`` says why; for a type whose
     memory is too small the curve is 0 everywhere. ``most_vms``: the largest cluster that matters.
     """
+    from deepvm.core.training.speed import StepTimeSpeedup  # slow to load, and only models need it
+
     sizes = np.arange(1, most_vms + 1, dtype=np.float64)
+    instances = list(catalog)
+    for i, instance in enumerate(instances):
+        if instance.gpu is None:
+            continue
+        speed = partial(training.speeds.speed, instance, training.workload)
+        known = speed(sizes)
+        changes: dict[str, Any] = {"eflops": None, "eflops_source": known, "speedups": ()}
+        if not isinstance(known, str):
+            curve = StepTimeSpeedup.of(known, cast("Callable[[FloatArray], TrainingSpeed]", speed))
+            changes = {"eflops": curve.unit, "eflops_source": "", "speedups": (curve,)}
+        changes |= {"eflops_basis": "", "speedup_basis": "", "default_speedup": ""}
+        instances[i] = replace(instance, **changes)
     return replace(
         catalog,
-        instances=tuple(i if i.gpu is None else _trained(i, training, sizes) for i in catalog),
+        instances=tuple(instances),
         eflops_unit=training.workload.units,
         default_speedup=STEP_TIME,
     )
-
-
-def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
-    from deepvm.core.training.speed import StepTimeSpeedup  # slow to load, and only models need it
-
-    def speed(vms: FloatArray) -> TrainingSpeed | str:
-        return training.speeds.speed(instance, training.workload, vms)
-
-    known = speed(sizes)
-    changes: dict[str, Any] = {"eflops": None, "eflops_source": known, "speedups": ()}
-    if not isinstance(known, str):
-        curve = StepTimeSpeedup.of(known, cast("Callable[[FloatArray], TrainingSpeed]", speed))
-        changes = {"eflops": curve.unit, "eflops_source": "", "speedups": (curve,)}
-    return replace(instance, eflops_basis="", speedup_basis="", default_speedup="", **changes)
 
 
 def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:

@@ -8,7 +8,7 @@ train, and the memory nodes that may go with them, are columns of arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -51,30 +51,21 @@ class CheckpointLocation(str, Enum):
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a cluster is put together.
-
-    Attributes:
-        name: as on the command line. smallest_count: the fewest VMs that train.
-        on_demand: how many of n training VMs are bought on demand, as an array of the shape of n.
-        known_to_baselines: whether the policies Cost-First and Performance-First consider it.
-        keeps: where checkpoints are kept. published: whether DeepVM describes it; the others are
-            used where a model is trained, or by name.
-        tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand
-            too, the two must be in different quota families: the enumeration checks their quotas
-            one by one.
-    """
+    """How a cluster is put together."""
 
     name: str
+    # how many of n VMs are bought on demand, of the shape of n
     on_demand: Callable[[IntArray], IntArray]
-    smallest_count: int = 1
+    smallest_count: int = 1  # the fewest VMs that train
+    # Memory nodes hold the checkpoints. VMs that train on demand must be of another quota family:
+    # the enumeration checks quotas one by one.
     tiered: bool = False
-    known_to_baselines: bool = False
+    known_to_baselines: bool = False  # Cost-First and Performance-First consider it
     keeps: CheckpointLocation = CheckpointLocation.NOWHERE
-    published: bool = True
+    published: bool = True  # DeepVM describes it; others are used for models, or by name
 
     @cached_property
     def markets(self) -> frozenset[Market]:
-        """The markets in which training VMs are bought."""
         count = np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64)
         on_demand = self.on_demand(count)
         used = ((Market.SPOT, count - on_demand), (Market.ON_DEMAND, on_demand))
@@ -121,60 +112,39 @@ REGISTRY: dict[str, Architecture] = {
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """One row for each (GPU type, zone, number of VMs) of one architecture, ordered by type name.
+    """One row for each (GPU type, zone, VMs) of one architecture, ordered by type name."""
 
-    Attributes:
-        types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
-        curves: how each of the types scales.
-        count: VMs that train, n. spot, on_demand: how many of them are bought in each market.
-        price: micro-dollars an hour of the GPU VMs.
-        k: scaling factor K(n). n_sat: of the type's own network.
-        ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
-        total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0
-        without a job.
-        billed_s: ``total_s``, and longer where replacements overlap with what they replace.
-        kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
-            (:mod:`deepvm.planner.recovery`); 1 where no model is trained.
-        lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
-        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured,
-            and up to the batch that is known to train well.
-        late: probability of missing the deadline, as far as the speed of a model is known; 0
-            without a deadline.
-        most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps
-            to its limits.
-    """
-
-    types: tuple[InstanceType, ...]
-    type_index: IntArray
+    types: tuple[InstanceType, ...]  # by name, each once for each zone
+    type_index: IntArray  # into types
     curves: tuple[SpeedupCurve, ...]
-    count: IntArray
+    count: IntArray  # VMs that train, n
     spot: IntArray
     on_demand: IntArray
-    price: IntArray
-    k: FloatArray
-    ideal_throughput: FloatArray
-    ideal_z: FloatArray
-    n_sat: IntArray
-    memory_set: IntArray
+    price: IntArray  # micro-dollars an hour of the GPU VMs
+    k: FloatArray  # scaling factor K(n)
+    ideal_throughput: FloatArray  # eFLOPS x n
+    ideal_z: FloatArray  # the printed objective (eq. 4, 8) with K = 1
+    n_sat: IntArray  # of the type's own network
+    memory_set: IntArray  # a column of MemoryNodeTable.offered
     quotas: tuple[Quota, ...]
-    total_s: FloatArray
-    billed_s: FloatArray
+    total_s: FloatArray  # of the job (deepvm.planner.job_forecast)
+    billed_s: FloatArray  # longer than total_s where replacements overlap with what they replace
     preemptions: FloatArray
     sound: BoolArray
-    late: FloatArray
-    most_usd: IntArray
+    late: FloatArray  # probability of missing the deadline
+    most_usd: IntArray  # highest price, micro-dollars/h with memory nodes, within the job's limits
+    # share of the throughput that preemptions usually leave (deepvm.planner.recovery)
     kept: FloatArray
-    kept_bad: FloatArray
-    kept_good: FloatArray
-    lost_per_s: FloatArray
+    kept_bad: FloatArray  # at a bad time
+    kept_good: FloatArray  # at a good time
+    lost_per_s: FloatArray  # preemptions a second of the whole cluster
+    # up to 1.5 x the largest measured cluster, and the batch known to train well
     trusted: BoolArray
 
     def __len__(self) -> int:
         return len(self.count)
 
     def by_type(self, of: Callable[[InstanceType], Any]) -> npt.NDArray[Any]:
-        """A value of the type of each row."""
         values = [of(instance) for instance in self.types] or np.zeros(0, dtype=np.int64)
         return np.asarray(np.asarray(values)[self.type_index])
 
@@ -185,18 +155,11 @@ class TrainingTable:
 
     @property
     def effective(self) -> FloatArray:
-        """Throughput less what preemptions cost."""
         return self.throughput * self.kept
 
     @property
     def lasting(self) -> BoolArray:
-        """Whether preemptions let it train at all."""
         return np.asarray(self.kept >= LEAST_KEPT)
-
-    @property
-    def z(self) -> FloatArray:
-        """The printed objective (DeepVM eq. 4, 8), eFLOPS per $/h."""
-        return self.ideal_z * self.k
 
     @property
     def order(self) -> IntArray:
@@ -209,44 +172,25 @@ class TrainingTable:
         # Most masks keep all rows, and a copy of 100,000 rows would be slow
         if rows.dtype == np.bool_ and rows.all():
             return self
-        columns = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("types", "curves", "quotas")
-        }
         # Columns that are one array, such as the zeros of a request without a job, stay one.
-        taken = {
-            id(column): column[rows] for column in {id(c): c for c in columns.values()}.values()
-        }
+        columns: dict[str, Any] = {n: c for n, c in vars(self).items() if isinstance(c, np.ndarray)}
+        taken = {i: column[rows] for i, column in {id(c): c for c in columns.values()}.items()}
         return replace(self, **{name: taken[id(column)] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryNodeTable:
-    """One row for each type that can be a memory node, ordered by name.
-
-    Attributes:
-        price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota and the rule of memory nodes allow.
-        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s
-            (eq. 6), see :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
-        for_speed: the fewest of them that receive a version fast enough
-            (:func:`deepvm.planner.recovery.nodes_to_receive`); 1 where no model is
-            trained.
-        sold: whether a type (row) may be sold in a zone (column).
-        offered: whether a type (row) may go with the training VMs of a
-            :attr:`TrainingTable.memory_set` (column).
-    """
+    """One row for each type that can be a memory node, ordered by name."""
 
     types: tuple[InstanceType, ...]
-    price: IntArray
-    n_sat: IntArray
-    max_count: IntArray
-    share_bytes: IntArray
-    needed_bytes: int
-    for_speed: IntArray
-    sold: BoolArray
-    offered: BoolArray
+    price: IntArray  # on-demand micro-dollars an hour
+    n_sat: IntArray  # of the type's own network
+    max_count: IntArray  # that the quota and the rule of memory nodes allow
+    share_bytes: IntArray  # one VM's share of the capacity (MemoryNodeRule.share_bytes), above 0
+    needed_bytes: int  # f x s (eq. 6)
+    for_speed: IntArray  # the fewest that receive a version fast enough (nodes_to_receive)
+    sold: BoolArray  # whether a type (row) may be sold in a zone (column)
+    offered: BoolArray  # whether it may go with a TrainingTable.memory_set (column)
 
     def __len__(self) -> int:
         return len(self.types)
@@ -256,12 +200,12 @@ class MemoryNodeTable:
 
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
+        # Without what is cached
         columns = ("price", "n_sat", "max_count", "share_bytes", "for_speed", "sold", "offered")
         return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
 
-    @cached_property
+    @property
     def vcpus(self) -> IntArray:
-        """Of one VM, of shape (types,)."""
         return np.array([t.vcpus for t in self.types], dtype=np.int64)
 
     @property
@@ -271,14 +215,9 @@ class MemoryNodeTable:
         return np.asarray(np.maximum(np.maximum(for_memory, 1), self.for_speed))
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """Fewest memory nodes for n senders and their checkpoints (:meth:`for_senders`)."""
-        return np.maximum(self.for_senders(count, sender_n_sat), self.for_versions[None, :])
+        """Fewest memory nodes for n senders (n/m < n_sat, eq. 7) and checkpoints, (rows, types).
 
-    def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """Fewest memory nodes with n/m < n_sat (eq. 7), floor(n / n_sat) + 1, (rows, types).
-
-        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape
-        (rows,).
+        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; (rows,).
         """
         pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
-        return np.asarray(count[:, None] // pair + 1)
+        return np.maximum(count[:, None] // pair + 1, self.for_versions[None, :])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import (
     BindingConstraint,
@@ -68,7 +67,20 @@ def describe(
         kept = Interval(
             float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row])
         )
-        prediction = _prediction(speed, kept, trusted=bool(sizes.trusted[row]))
+        prediction = Prediction(
+            throughput=speed.interval,
+            step_s=speed.step_interval,
+            mfu=speed.mfu,
+            source=speed.source.value,
+            precision=speed.precision.value,
+            batch_per_gpu=math.ceil(speed.workload.batch_on(speed.gpu_count) - 1e-9),
+            micro_batch=math.ceil(float(speed.micro_batch[0]) - 1e-9),
+            checkpointing=bool(speed.checkpointing[0]),
+            fitted_vms=speed.fitted_vms,
+            kept=kept,
+            state_bytes=speed.state_bytes,
+            trusted=bool(sizes.trusted[row]),
+        )
     elif curve.extrapolated(n)[0]:
         warnings.append(
             f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements"
@@ -143,7 +155,6 @@ def counted_once_usd(bill: Bill | None) -> float:
 
 
 def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bill | None:
-    """What a cluster costs besides its VMs; None if no rates are known."""
     rates = candidates.catalog.rates
     if rates is None:
         return None
@@ -164,10 +175,7 @@ def _ends_s(total_s: float, prediction: Prediction) -> tuple[float, float]:
     kept = prediction.kept
     speed = prediction.throughput
     work_s = (total_s - START_S) * kept.value * speed.value
-    return (
-        START_S + work_s / (kept.high * speed.high),
-        START_S + work_s / (kept.low * speed.low),
-    )
+    return START_S + work_s / (kept.high * speed.high), START_S + work_s / (kept.low * speed.low)
 
 
 def _not_trusted(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
@@ -191,27 +199,7 @@ def _not_trusted(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -
         )
 
 
-def _prediction(speed: TrainingSpeed, kept: Interval, *, trusted: bool) -> Prediction:
-    """The prediction for a speed that has one size."""
-    gpus = float(speed.vms[0]) * speed.machine.gpus
-    return Prediction(
-        throughput=speed.interval,
-        step_s=speed.step_interval,
-        mfu=speed.mfu,
-        source=speed.source.value,
-        precision=speed.precision.value,
-        batch_per_gpu=math.ceil(speed.workload.batch_on(round(gpus)) - 1e-9),
-        micro_batch=math.ceil(float(speed.micro_batch[0]) - 1e-9),
-        checkpointing=bool(speed.checkpointing[0]),
-        fitted_vms=speed.fitted_vms,
-        kept=kept,
-        state_bytes=speed.state_bytes,
-        trusted=trusted,
-    )
-
-
 def _type_warnings(gpu: InstanceType) -> Iterator[str]:
-    """Warnings about a type that hold for any size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
     if gpu.speedup_basis:
@@ -226,7 +214,6 @@ def _type_warnings(gpu: InstanceType) -> Iterator[str]:
 
 
 def _pool_warnings(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
-    """Warnings about reserved pools: place, end, and whether the job fits; ``slow_s``: at worst."""
     parts = {"its VMs": cluster.gpu}
     if cluster.memory:
         parts["its memory nodes"] = cluster.memory.instance
@@ -303,14 +290,15 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
     That cluster is searched without limits, and each limit that it breaks is binding. Saturation is
     binding, too, if the memory node that it adds breaks one, or is more than versions can be split
     over; and memory, if so many nodes are there only for their memory, and fewer would break less.
-    If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller
-    one would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
-    trusted, or hardly better; else it ranks higher, and nothing is binding.
+    Where types are ranked, the larger one may be allowed and not trusted, or hardly better.
     """
     now = choice.cluster
     memory = now.memory
     request = candidates.request
-    everything = _all_sizes(choice, candidates)
+    gpu = next(g for g in candidates.gpus if g.instance == now.gpu)
+    k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
+    free = candidates.asked(quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
+    everything = replace(free, gpus=(replace(gpu, k=k),)).sizes(choice.block.architecture)
     sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
     nodes = np.zeros(len(sizes), dtype=np.int64)
     node_price = 0
@@ -326,8 +314,8 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
     better = values > value + abs(value) * TIE
     larger = np.flatnonzero(better & (sizes.count > now.gpu_count))
     if not len(larger):
-        smaller = np.flatnonzero(better & (sizes.count < now.gpu_count))
-        return (*_late(choice, request, sizes, smaller), *_endless(choice, request, everything))
+        smaller = sizes.take(better & (sizes.count < now.gpu_count))
+        return tuple(_better_elsewhere(choice, request, smaller, everything))
     row = int(larger[0])
     count = int(sizes.count[row])
     more = int(nodes[row])
@@ -338,7 +326,6 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         cluster += ", the next number that is better,"
 
     def broken_with(nodes: int) -> list[BindingConstraint]:
-        """Budget and quotas that so many memory nodes break."""
         limits = []
         micro_usd = int(sizes.price[row]) + nodes * node_price
         if micro_usd > request.budget_micro_usd:
@@ -351,9 +338,10 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         ]
         if memory is not None:
             used.append((memory.instance, Market.ON_DEMAND, nodes))
+        quotas = candidates.request.quotas_of(candidates.catalog)
         for instance, market, vms in used:
-            if vms > quota_count(candidates.quotas, instance, market):
-                reason = quota_too_small(candidates.quotas, instance, market, vms)
+            if vms > quota_count(quotas, instance, market):
+                reason = quota_too_small(quotas, instance, market, vms)
                 name = "reservation"
                 if instance.reserved is None:
                     name = "quota"
@@ -413,42 +401,28 @@ def _by_the_ranking(
     return BindingConstraint("extrapolation", reason)
 
 
-def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
-    """The sizes of the chosen type in its zone, without quotas and ``max_nodes``."""
-    chosen = choice.cluster.gpu
-    gpu = next(g for g in candidates.gpus if g.instance == chosen)
-    k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
-    free = candidates.asked(quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
-    return replace(free, gpus=(replace(gpu, k=k),)).sizes(choice.block.architecture)
-
-
-def _late(
-    choice: Choice, request: PlanRequest, sizes: TrainingTable, better: npt.NDArray[np.int64]
+def _better_elsewhere(
+    choice: Choice, request: PlanRequest, smaller: TrainingTable, sizes: TrainingTable
 ) -> Iterator[BindingConstraint]:
-    """The deadline, if it forbids a better smaller cluster, such as one with a lower bill."""
-    if request.work is None or request.work.deadline_s is None:
+    """The deadline, if it forbids a better ``smaller`` cluster; preemptions, if a larger one."""
+    work = request.work
+    if work is None:
         return
-    for row in better[sizes.total_s[better] > request.work.deadline_s][-1:].tolist():
-        took = format_seconds(float(sizes.total_s[row]))
-        better_vms = f"{sizes.count[row]} x {choice.cluster.gpu.name} would be better"
-        yield BindingConstraint("deadline", f"{better_vms}, but expected to take {took}")
-
-
-def _endless(
-    choice: Choice, request: PlanRequest, sizes: TrainingTable
-) -> Iterator[BindingConstraint]:
-    """Preemptions, if a faster, larger cluster would never finish because of them."""
-    if request.work is None or request.needs_work:
+    gpu = choice.gpu
+    for row in np.flatnonzero(smaller.total_s > (work.deadline_s or math.inf))[-1:].tolist():
+        took = format_seconds(float(smaller.total_s[row]))
+        reason = f"{smaller.count[row]} x {gpu.name} would be better, but expected to take {took}"
+        yield BindingConstraint("deadline", reason)
+    if request.needs_work:
         return
     endless = (
-        (sizes.count > choice.cluster.gpu_count)
+        (sizes.count > choice.gpu_count)
         & (sizes.throughput > choice.block.sizes.throughput[choice.size])
         & ~np.isfinite(sizes.total_s)
         & (sizes.price <= request.budget_micro_usd)
     )
-    gpu = choice.cluster.gpu
     for row in np.flatnonzero(endless)[:1].tolist():
-        each = format_seconds(request.work.life_s(gpu) / int(sizes.spot[row]))
+        each = format_seconds(work.life_s(gpu) / int(sizes.spot[row]))
         reason = (
             f"{sizes.count[row]} x {gpu.name} would be stopped every {each}, and the job would"
             " never end"

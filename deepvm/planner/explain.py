@@ -1,7 +1,5 @@
 """Why a type is not in the best cluster."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -30,29 +28,17 @@ from deepvm.planner.search.enumeration import Block, Choice, Enumeration, tie_fl
 
 @dataclass(frozen=True, repr=False)
 class WhyNot(Answer):
-    """The answer to "why not this type?".
-
-    Attributes:
-        best: the best cluster with this type within the budget, None when there is none.
-        gap: how far that is below the winner, as a share
-            (:func:`deepvm.planner.describe.improvement`), or None.
-        matches_at: the lowest budget, $/h, at which a cluster with this type would equal the
-            winner, None if never.
-        rejection: why the type is in no feasible cluster at all, None when it is.
-        reference: the type that the job's step is measured on, None without a job or without
-            ``best``.
-        units: of throughputs, such as ``tokens/s``; empty where eFLOPS are counted.
-    """
+    """The answer to "why not this type?"."""
 
     catalog: Catalog
     instance_type: str
     verdict: str
-    best: Recommendation | None = None
-    gap: float | None = None
-    matches_at: Decimal | None = None
-    rejection: Rejection | None = None
-    reference: InstanceType | None = None
-    units: str = ""
+    best: Recommendation | None = None  # the best cluster with this type within the budget
+    gap: float | None = None  # how far that is below the winner (describe.improvement)
+    matches_at: Decimal | None = None  # budget, $/h, at which this type would equal the winner
+    rejection: Rejection | None = None  # why the type is in no feasible cluster at all
+    reference: InstanceType | None = None  # the type that the job's step is measured on
+    units: str = ""  # of throughputs; empty for eFLOPS
 
     def __repr__(self) -> str:
         return f"<WhyNot: {self.verdict}>"
@@ -81,15 +67,14 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     enumeration = Enumeration.build([_having(b, name) for b in plans.blocks])
     best = first(enumeration, request, budget)
     if best is None:
-        verdict = "is in no cluster"
         cheapest = enumeration.cheapest()
         if cheapest is None:
             rejection = rejection_of(candidates, name, None)
+            verdict = "is in no cluster"
         else:
             rejection = rejection_of(candidates, name, cheapest.price, f", {cheapest.cluster},")
-            short = rejection.reason in ("memory", "gpu-memory")
             verdict = "is beyond the budget"
-            if short:
+            if rejection.reason in ("memory", "gpu-memory"):
                 verdict = "has too little memory"
         text = f"{name} {verdict}: {rejection.detail}"
         return WhyNot(catalog, name, text, rejection=rejection, units=units)
@@ -128,17 +113,16 @@ def allowed_type(catalog: Catalog, name: str) -> str:
 
 
 def _having(block: Block, name: str) -> Block:
-    """The plans of a block with a type."""
     sizes = block.sizes
     nodes = block.tier.only(name)
     if block.architecture.tiered and len(nodes):
         return replace(block, tier=nodes)
     rows = sizes.by_type(lambda t: t.name == name).astype(np.bool_)
-    return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
+    scored = replace(block.scoring, scores=block.scoring.scores[rows])
+    return replace(block, sizes=sizes.take(rows), scoring=scored)
 
 
 def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> str:
-    """At which price a type would equal the winner, or why at none."""
     floor = tie_floor(winner.value)
     equal = cheapest_reaching(enumeration, request, floor)
     if equal is not None:
@@ -181,18 +165,15 @@ def _verdict(
             f" $/h; {order}"
         )
     if best.value >= tie_floor(winner.value):
-        over = best.price - winner.price
         costs = "the same; fewer memory nodes, then names decide"
-        if over:
-            costs = f"{format_usd(over)} $/h more"
+        if best.price > winner.price:
+            costs = f"{format_usd(best.price - winner.price)} $/h more"
         return f"{cluster} is as good as the winner and costs {costs}"
     share = "no measured throughput to compare"
     if ahead is not None and request.policy is PolicyName.DEEPVM:
-        # Makespans are compared by jobs in the same time.
-        if request.objective is Objective.MAKESPAN:
-            worse = -ahead / (1 + ahead)
-        else:
-            worse = -ahead
+        worse = -ahead
+        if request.objective is Objective.MAKESPAN:  # compared by jobs in the same time
+            worse /= 1 + ahead
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif ahead is not None:
         more = "more" if ahead >= 0 else "less"

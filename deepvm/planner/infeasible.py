@@ -1,7 +1,5 @@
 """Why nothing is feasible, and what to do about it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,14 +26,9 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a request has no answer, with the figures, and what to change.
+    """Why a request has no answer, with the figures, and what to change."""
 
-    ``constraint``: ``budget``, ``quota``, ``memory``, ``gpu-memory``, ``saturation``,
-    ``max-nodes``, ``architecture``, ``zone``, ``deadline``, ``total-budget``, ``preemptions`` when
-    the job never ends, or ``types`` when no allowed type can be used.
-    """
-
-    constraint: str
+    constraint: str  # as of a rejection, zone, deadline, total-budget, or types: none can be used
     reason: str
     advice: str
 
@@ -99,11 +92,7 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
 
 
 def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
-    """What forbids all clusters even without quotas, else the quotas that some would need.
-
-    Without quotas, either nothing trains on so many VMs, or versions would be split over too many
-    memory nodes.
-    """
+    """What forbids all clusters even without quotas, else the quotas that some would need."""
     tier = candidates.tier
     rule = candidates.catalog.memory_nodes
     free = candidates.asked(objective=Objective.THROUGHPUT, work=None, quotas=())
@@ -115,11 +104,15 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
         return Infeasible("architecture", reason, "allow other architectures")
     if len(plans):
         # Each part alone is within its quota (else it would not be a candidate), but not together.
-        needs = ", or ".join(
-            _quotas_of(plans.only(plans.block == index).choice(0))
-            for index in sorted(set(plans.block.tolist()))
-        )
-        reason = f"the quotas allow no cluster: they must cover {needs}"
+        needs = []
+        for index in sorted(set(plans.block.tolist())):
+            cluster = plans.only(plans.block == index).choice(0).cluster
+            parts = [
+                f"{g.count * g.instance.vcpus} {g.market.value} vCPUs of {g.instance.quota_family}"
+                for g in cluster.groups
+            ]
+            needs.append(f"{' and '.join(parts)} for {cluster.architecture}")
+        reason = f"the quotas allow no cluster: they must cover {', or '.join(needs)}"
         return Infeasible("quota", reason, _HIGHER_QUOTA)
     sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
     row = int(np.argmin(sizes.count))
@@ -133,14 +126,6 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
     return Infeasible("saturation", reason, advice)
 
 
-def _quotas_of(plan: Choice) -> str:
-    parts = [
-        f"{g.count * g.instance.vcpus} {g.market.value} vCPUs of {g.instance.quota_family}"
-        for g in plan.cluster.groups
-    ]
-    return f"{' and '.join(parts)} for {plan.cluster.architecture}"
-
-
 @lru_cache(maxsize=2)
 def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
     """The table without quotas; cached, because each rejected type asks for it."""
@@ -148,7 +133,6 @@ def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
-    """The job's limit that rules out everything; None if no cluster exists anyway."""
     request = candidates.request
     work = request.work
     if work is None:
@@ -181,25 +165,23 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
             f" cluster {within}, {fastest.cluster}, takes {format_seconds(takes, up=True)}"
         )
         return Infeasible("deadline", reason, f"allow more time{instead}")
-    in_time = replace(work, total_budget=None)
-    cheaply = quickly.asked(objective=Objective.TOTAL_COST, work=in_time)
+    cheaply = quickly.asked(objective=Objective.TOTAL_COST, work=replace(work, total_budget=None))
     thrifty = cheaply.plans().best(budget)
     if thrifty is None or work.total_budget is None:
         return None
-    that = " that ends in time"
-    if work.deadline_s is None:
-        that = ""
+    that = more_time = ""
+    if work.deadline_s is not None:
+        that = " that ends in time"
+        more_time = " or allow more time"
     bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
         f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less:"
         f" the cheapest{that} {within}, {thrifty.cluster}, costs {bill:.2f} $ in all"
     )
-    advice = f"raise the total budget{' or allow more time' if that else ''}{instead}"
-    return Infeasible("total-budget", reason, advice)
+    return Infeasible("total-budget", reason, f"raise the total budget{more_time}{instead}")
 
 
 def _never_trains(candidates: Candidates) -> Infeasible | None:
-    """Preemptions, if they alone keep every cluster from training the model."""
     request = candidates.request
     if request.training is None or not candidates.gpus:
         return None
@@ -212,7 +194,6 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
 
 
 def _exists(candidates: Candidates, **changes: Any) -> bool:
-    """Whether there is any cluster at any price, by throughput."""
     plain = candidates.asked(objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, **changes)
     return len(plain.plans()) > 0
 
@@ -228,7 +209,6 @@ def _preempted(claim: str, life_s: float) -> Infeasible:
 
 
 def _no_gpu(candidates: Candidates) -> Infeasible:
-    """No GPU type is left: advice to bring one back."""
     catalog = candidates.catalog
     request = candidates.request
     rejected = {r.instance_type: r.reason for r in candidates.rejections}
@@ -281,8 +261,7 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
             yield f"{how} --method {method.value} (from {format_usd(plan.price)} $/h)"
 
 
-def _more_memory(workload: Workload, candidates: Candidates) -> Iterator[str]:
-    """Advice to make a model fit into GPUs, by the reasons why it fits into none."""
+def _more_memory(workload: "Workload", candidates: Candidates) -> Iterator[str]:
     from deepvm.core.training.workload import Method, Scaling
 
     details = " ".join(r.detail for r in candidates.rejections)
@@ -405,7 +384,7 @@ def _opt_in(candidates: Candidates) -> str:
 
 
 def _possible(architecture: Architecture, candidates: Candidates) -> bool:
-    return any(not architecture.lacks(g.instance) for g in candidates.gpus)
+    return not all(architecture.lacks(g.instance) for g in candidates.gpus)
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:

@@ -10,18 +10,13 @@ with 12 bytes a parameter.
 cluster. Any loss stops the training, so a cluster is hit spot-count times as often as one VM.
 
 **How often.** The mean time to preemption of one VM is the user's, else the job's, else that of
-AWS's Spot Advisor band (:mod:`deepvm.core.lifetimes`). AWS averages over all
-zones and the last month; a GPU type at a busy hour may last for hours where its band says years, so
-users with histories of their own should give ``--mttp``: with ``--mttp history`` each type counts
-at the low end of its own interval, so that a thin history ranks lower.
+AWS's Spot Advisor band (:mod:`deepvm.core.lifetimes`); with ``--mttp history`` each type counts at
+the low end of its own interval, so that a thin history ranks lower.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as
 the thesis counts. A replacement that overlaps with what it replaces is paid for as one n-th of the
-cluster for that time: a little too much, because that price includes the memory nodes or the
-anchor.
+cluster for that time.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -32,13 +27,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.lifetimes import (
-    ALLOCATION_S,
-    BAND_SHARES,
-    PREPARATION_S,
-    START_S,
-    mean_life_s,
-)
+from deepvm.core.lifetimes import ALLOCATION_S, BAND_SHARES, PREPARATION_S, START_S, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
@@ -55,31 +44,19 @@ GRACE_S = Span.of(120)
 
 @dataclass(frozen=True)
 class Work:
-    """What to train, and its limits.
+    """What to train, and its limits."""
 
-    Attributes:
-        job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train
-            (:meth:`reference`).
-        assumed: whether its latencies are the usual ones, not those of the user's job file.
-        besides_usd: one-time costs besides VMs, out of the total budget.
-        band_factor: factor on the mean lifetime that a type's band gives.
-        unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
-        mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands
-            of the types.
-        deadline_s: the longest expected time. total_budget: the highest expected bill, $.
-    """
-
-    job: Job
+    job: Job  # with step_s on one VM of measured_on
     policy: SavePolicy
     policy_name: str = "adaptive"
-    measured_on: str = ""
-    unit: float | None = None
-    mttp_s: float | None = None
-    deadline_s: float | None = None
-    total_budget: Decimal | None = None
-    assumed: bool = False
-    besides_usd: Decimal = Decimal(0)
-    band_factor: float = 1.0
+    measured_on: str = ""  # if empty the cheapest type that may train
+    unit: float | None = None  # throughput at which a step takes step_s; None: of that VM
+    mttp_s: float | None = None  # infinite for none; None: by the bands of the types
+    deadline_s: float | None = None  # the longest expected time
+    total_budget: Decimal | None = None  # the highest expected bill, $
+    assumed: bool = False  # its latencies are the usual ones, not those of a job file
+    besides_usd: Decimal = Decimal(0)  # one-time costs besides VMs
+    band_factor: float = 1.0  # on the mean lifetime that a type's band gives
 
     @property
     def constrained(self) -> bool:
@@ -98,11 +75,8 @@ class Work:
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
         training: Training | None = None,
-    ) -> Work:
-        """Read options, with a job or work among them; ``life_s``: of a spot VM, if known.
-
-        Raises a RequestError.
-        """
+    ) -> "Work":
+        """Read options, with a job or work among them. Raises a RequestError."""
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
         if training is not None:
@@ -119,7 +93,18 @@ class Work:
             ):
                 if value not in (None, ""):
                     raise RequestError(option, value, allowed)
-            job = _of_training(training, checkpoint_bytes)
+            workload = training.workload
+            assert workload.samples is not None
+            # In batches of eight GPUs, at one unit per second
+            batch = workload.batch_on(_USUAL_GPUS) * _USUAL_GPUS
+            steps = int(min(max(workload.samples / batch, 1), 10**9))
+            units = workload.samples * workload.model.units_per_sample
+            job = replace(
+                _of_seconds(float(steps), checkpoint_bytes),
+                name=workload.model.name,
+                steps=steps,
+                step_s=Span.of(units / steps),
+            )
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
@@ -147,7 +132,7 @@ class Work:
             assumed=assumed,
         )
 
-    def in_market(self, grace_s: float | None) -> Work:
+    def in_market(self, grace_s: float | None) -> "Work":
         """The work with a market's grace period, if known; a user's job file has its own."""
         if grace_s is None or not self.assumed or self.job.grace_s == Span.of(grace_s):
             return self
@@ -158,8 +143,7 @@ class Work:
     ) -> InstanceType | None:
         """The type on which ``step_s`` was measured, by default the cheapest of ``gpus``.
 
-        Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are
-        unknown.
+        Raises a RequestError if ``measured_on`` is no type with known eFLOPS.
         """
         if not self.measured_on:
             return min(
@@ -174,10 +158,7 @@ class Work:
         return measured
 
     def throughput_of(self, reference: InstanceType) -> float:
-        """The throughput at which a step takes the job's ``step_s``."""
-        if self.unit is None:
-            return reference.eflops or 0.0
-        return self.unit
+        return self.unit or reference.eflops or 0.0
 
     def life_s(self, instance: InstanceType) -> float:
         """Mean seconds to preemption of a spot VM (a history's low end); unknown bands: worst."""
@@ -205,7 +186,6 @@ class Work:
         )
 
     def forecast(self, sizes: TrainingTable, reference: InstanceType | None) -> TrainingTable:
-        """The sizes with the job's forecast; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
         if self.unit is not None:
@@ -273,21 +253,6 @@ class Work:
             total_s > (math.inf if self.deadline_s is None else self.deadline_s)
         )
         return np.where(late, -1, most)
-
-
-def _of_training(training: Training, checkpoint_bytes: int) -> Job:
-    """A job of the workload's samples, batches of eight GPUs, at one unit per second."""
-    workload = training.workload
-    assert workload.samples is not None
-    batch = workload.batch_on(_USUAL_GPUS) * _USUAL_GPUS
-    steps = int(min(max(workload.samples / batch, 1), 10**9))
-    units = workload.samples * workload.model.units_per_sample
-    return replace(
-        _of_seconds(float(steps), checkpoint_bytes),
-        name=workload.model.name,
-        steps=steps,
-        step_s=Span.of(units / steps),
-    )
 
 
 _USUAL_GPUS = 8

@@ -13,8 +13,6 @@ b_i its covariance with the signal::
 for z ~ N(0, 1): an integral over one variable, done at equally likely values of z.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.roofline import REACH
-from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
+from deepvm.core.training.speed import READING, TrainingSpeed
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import FloatArray
@@ -50,37 +48,25 @@ _POINTS = 1001
 
 @dataclass(frozen=True)
 class NextMeasurement:
-    """The run to do next.
+    """The run to do next."""
 
-    Attributes:
-        cluster: a plan that trains on such VMs.
-        count: the fewest of them from which its speed follows.
-        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what,
-            and whether its activations are computed again.
-        minutes, usd: how long it takes and what it costs, about.
-        gain: expected gain in speed, as a share.
-        changes: probability that another plan is then best.
-    """
-
-    cluster: Cluster
-    count: int
-    batch: float
+    cluster: Cluster  # a plan that trains on such VMs
+    count: int  # the fewest of them from which its speed follows
+    batch: float  # samples that a GPU of the plan computes at once
     precision: Precision
     checkpointing: bool
     minutes: float
     usd: Decimal
-    gain: float
-    changes: float
+    gain: float  # expected, in speed, as a share
+    changes: float  # probability that another plan is then best
 
 
 @dataclass(frozen=True)
 class PlanUncertainty:
     """Uncertainty of plans on a log scale: medians (plans,), weight of causes (plans, causes).
 
-    ``observed``, (causes,): 1 for causes that a run observes; 0 for reading, since runs train on
-    random samples.
-
-    The noise of a single run is not among the causes: it does not make a plan better than another.
+    ``observed``, (causes,): 0 for reading, since runs train on random samples, else 1. The noise of
+    a single run is not among the causes.
     """
 
     median: FloatArray
@@ -98,10 +84,8 @@ class PlanUncertainty:
 
     @property
     def needed(self) -> FloatArray:
-        """Lead over the first plan, (plans,), that would change the order.
-
-        A plan that already leads by its median is not first, so that lead was not worth its price.
-        """
+        """Lead over the first plan, (plans,), that would change the order."""
+        # A plan that leads by its median is not first: that lead was not worth its price
         return np.asarray(np.log(VALUE_TOLERANCE) + np.maximum(self.median - self.median[0], 0.0))
 
 
@@ -122,18 +106,8 @@ def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], PlanUn
     """The best plans of each machine within the budget, in order, and their uncertainty."""
     candidates = gather(catalog, request)
     choices = weighed(candidates.plans(), request.budget_micro_usd, MAX_PLANS)
-    return choices, _doubts_of(choices)
-
-
-def _doubts_of(choices: Sequence[Choice]) -> PlanUncertainty:
-    median = [float(np.log(c.block.sizes.effective[c.size])) for c in choices]
-    return PlanUncertainty(
-        np.array(median), *_joined([d for c in choices if (d := doubt_of(c)) is not None])
-    )
-
-
-def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
-    """All causes of several plans, (plans, causes), and which of them a run observes."""
+    median = np.array([float(np.log(c.block.sizes.effective[c.size])) for c in choices])
+    doubts = [d for c in choices if (d := doubt_of(c)) is not None]
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     named = np.zeros((len(doubts), len(names)))
     for row, doubt in enumerate(doubts):
@@ -141,7 +115,7 @@ def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]
             named[row, names.index(name)] = value[0]
     shared = np.array([doubt.shared[0] for doubt in doubts]).reshape(len(doubts), -1)
     observed = [1.0] * shared.shape[1] + [float(name != READING) for name in names]
-    return np.hstack([shared, named]), np.array(observed)
+    return choices, PlanUncertainty(median, np.hstack([shared, named]), np.array(observed))
 
 
 def next_measurement(choices: Sequence[Choice], doubts: PlanUncertainty) -> NextMeasurement | None:

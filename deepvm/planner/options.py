@@ -20,7 +20,6 @@ from deepvm.core.options import (
     size,
     whole,
     words,
-    yes,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class Objective(str, Enum):
     FLOPP = "flopp"
     # Minimise price / throughput: the cheapest training, however long it takes
     COST_PER_WORK = "cost-per-work"
-    MAKESPAN = "makespan"  # minimise the expected time of a job, preemptions included
-    TOTAL_COST = "total-cost"  # minimise its expected bill
+    MAKESPAN = "makespan"  # minimize the expected time of a job, preemptions included
+    TOTAL_COST = "total-cost"  # minimize its expected bill
 
 
 class PolicyName(str, Enum):
@@ -96,7 +95,7 @@ class SolverName(str, Enum):
 
 _globs = partial(option, [], metavar="GLOB", group=RENTED, read=words, complete="complete_type")
 _size = partial(option, None, metavar="SIZE", read=size)
-_switch = partial(option, False, read=yes)
+_switch = partial(option, False, read=lambda value, name: bool(value))
 _work = partial(option, None, part="work")
 _extra = partial(option, None, part="extras")
 
@@ -221,16 +220,10 @@ class RankOptions(PlanOptions):
 
     top: Any = option(3, "Configurations to rank.", "N", group=OUTPUT, read=whole(100))
     solver: Any = option(
-        SolverName.ILP,
-        "Integer program (HiGHS), or enumeration: same answer.",
-        choices=SolverName,
+        SolverName.ILP, "Integer program (HiGHS), or enumeration: same answer.", choices=SolverName
     )
     time_limit_s: Any = option(
-        60.0,
-        "Time limit of the integer program.",
-        "SECONDS",
-        "--time-limit",
-        read=seconds,
+        60.0, "Time limit of the integer program.", "SECONDS", "--time-limit", read=seconds
     )
     disk: Any = _extra("Disk of each VM, such as 200GB: adds its cost.", "SIZE")
     disk_type: Any = _extra("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")

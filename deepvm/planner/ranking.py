@@ -9,11 +9,10 @@ before, replaces it, unless
 - or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than
   two cases of three.
 
-So more money never buys a slower plan, nothing cheaper is faster than the first, and a lower price
-costs at most 5 % of speed, or a quarter where it is uncertain. A plan is not considered if a
-cheaper one is better, even if that one was passed over. Where values are costs, uncertainty does
-not count, and a more expensive plan with a cost up to 5 % above the lowest is kept, too, if it is
-more than ten times as many per cent faster, and more than 10 %.
+So more money never buys a slower plan, and a lower price costs at most 5 % of speed, or a quarter
+where it is uncertain. Where values are costs, uncertainty does not count, and a more expensive plan
+with a cost up to 5 % above the lowest is kept, too, if it is more than ten times as many per cent
+faster, and more than 10 %.
 
 Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota
 need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 times the largest
@@ -66,11 +65,7 @@ MIN_GAIN_PER_PRICE = 0.25
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans within the budget: values, prices, number of the training type, and tie-breakers.
-
-    ``late``: the probability of missing the deadline. ``apart``: standard deviation of the
-    logarithm of a plan's speed over that of another.
-    """
+    """Plans within the budget, by price; ``apart``: :func:`distance` of two of them."""
 
     value: FloatArray
     price: IntArray
@@ -89,7 +84,6 @@ class Plans:
         return replace(self, **columns)
 
     def eligible(self, left: BoolArray) -> BoolArray:
-        """Which of the plans that are left may come first."""
         believed = left & self.trusted
         if not believed.any():
             believed = left
@@ -102,7 +96,6 @@ class Plans:
         )
 
     def first(self, left: BoolArray) -> int:
-        """The row to show next, of those that are left."""
         eligible = self.eligible(left)
         *_, kept = self.kept(eligible)
         return self.shown(eligible, kept)
@@ -146,9 +139,7 @@ class Plans:
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
-        sound = self.trusted & (
-            self.late <= MAX_LATE_PROBABILITY
-        )  # believed, and in time nine times in ten
+        sound = self.trusted & (self.late <= MAX_LATE_PROBABILITY)
         # Of prices that never fall: how many are up to each different one
         numbers = np.flatnonzero(np.diff(self.price, append=-1)) + 1
         numbers = numbers[numbers > above]
@@ -217,7 +208,7 @@ def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice
     """The plan that comes first within a budget, if any."""
     if request.weighs_doubt:
         return next(iter(weighed(enumeration, budget, 1)), None)
-    return enumeration.best(budget)
+    return enumeration.best(budget)  # a look-up, as sweeps need it
 
 
 def next_first(
@@ -258,10 +249,9 @@ def _repaid(choice: Choice, now: Choice) -> float:
 def most_valuable(
     enumeration: Enumeration, request: PlanRequest, budget: int, *, late: bool = False
 ) -> Choice | None:
-    """The plan with the best value within a budget, at any price.
+    """The plan with the best value within a budget; with uncertainty of those that may come first.
 
-    Where uncertainty counts, only plans that may come first; ``late``: also those that may miss the
-    deadline.
+    ``late``: also those that may miss the deadline.
     """
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
@@ -321,7 +311,6 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
 @lru_cache(maxsize=4)
 def _plans(enumeration: Enumeration, within: int) -> Plans:
-    """The cheapest plans, so many; several questions are asked about the same ones."""
     enumeration = enumeration.only(np.arange(within))
     column = enumeration.column
     _, memory, nodes, price = enumeration.plans
@@ -331,9 +320,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         rows = np.flatnonzero((enumeration.block == index) & (memory >= 0))
         vcpus[rows] += block.tier.vcpus[memory[rows]] * nodes[rows]
 
-    def apart(row: int, other: int) -> float:
-        return distance(doubt_of(enumeration.choice(row)), doubt_of(enumeration.choice(other)))
-
+    choice = enumeration.choice
     return Plans(
         value=enumeration.value,
         price=price,
@@ -342,7 +329,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         band=column(lambda sizes: np.where(sizes.spot > 0, sizes.by_type(band_of), -1)),
         trusted=column(lambda sizes: sizes.trusted).astype(np.bool_),
         late=column(lambda sizes: sizes.late).astype(np.float64),
-        apart=apart,
+        apart=lambda row, other: distance(doubt_of(choice(row)), doubt_of(choice(other))),
     )
 
 
@@ -362,10 +349,7 @@ def distance(doubt: SpeedUncertainty | None, other: SpeedUncertainty | None) -> 
 
 
 def faster_probability(ahead: float, apart: float) -> float:
-    """Probability that a plan is more than 1 % faster than another.
-
-    ``ahead``: logarithm of its speed over that of the other; ``apart``: standard deviation of that.
-    """
+    """Probability that a plan is over 1 % faster: mean log ratio of speeds, and its deviation."""
     sd = max(apart, 1e-6)
     return 0.5 * (1 + math.erf((ahead - math.log(VALUE_TOLERANCE)) / sd / math.sqrt(2)))
 

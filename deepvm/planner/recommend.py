@@ -31,13 +31,7 @@ from deepvm.planner.ranking import (
     ranked,
 )
 from deepvm.planner.rejections import too_little_memory
-from deepvm.planner.request import (
-    WORK_OBJECTIVES,
-    Objective,
-    PlanRequest,
-    PolicyName,
-    SolverName,
-)
+from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.enumeration import Choice, Enumeration, SolveStatus, scoring
 
 if TYPE_CHECKING:
@@ -56,11 +50,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class NextChange:
-    """The next budget, $/h, that buys a better cluster.
-
-    ``gain``: by which share (:func:`deepvm.planner.describe.improvement`); None if nothing is
-    feasible now.
-    """
+    """The next budget, $/h, that buys a better cluster; ``gain``: None if none is feasible now."""
 
     budget: Decimal
     recommendation: Recommendation
@@ -69,18 +59,12 @@ class NextChange:
 
 @dataclass(frozen=True)
 class TracedLifetimes:
-    """Lifetimes of the first plan's spot VMs by public traces, where AWS's band promises more.
+    """Lifetimes of the first plan's spot VMs by public traces, where AWS's band promises more."""
 
-    Attributes:
-        lasts: probability that all live as long as the job takes.
-        life_s: the mean lifetime of one that gives that probability. factor: over the band's.
-        first: the first plan if spot VMs of all types live so many times as long; None if none is.
-    """
-
-    lasts: Interval
-    life_s: float
-    factor: float
-    first: Recommendation | None
+    lasts: Interval  # probability that all live as long as the job takes
+    life_s: float  # mean lifetime that gives that probability
+    factor: float  # over the band's
+    first: Recommendation | None  # if spot VMs of all types live so many times as long
 
 
 # Least gain in speed for which an option is recommended
@@ -89,14 +73,11 @@ MIN_GAIN_OF_AN_OPTION = 0.05
 
 @dataclass(frozen=True)
 class WithoutRecomputing:
-    """A plan without activation checkpointing; ``gain``: the share by which it is faster.
+    """A plan without activation checkpointing."""
 
-    A batch is then computed in ``passes`` of at most so many ``samples`` on each GPU.
-    """
-
-    gain: float
-    passes: int
-    samples: int
+    gain: float  # share by which it is faster
+    passes: int  # of a batch
+    samples: int  # of a pass on each GPU, at most
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,18 +88,16 @@ class Recommendations(Rows[Recommendation]):
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, else None. Where a model is
-            trained: one that is better by 5 % and worth it, and of the budgets up to twice this one
-            that where more money buys most.
+        next_change: the next budget that buys a better cluster. Where a model is trained: one that
+            is better by 5 % and worth it, and of the budgets up to twice this one that where more
+            money buys most.
         fastest: whether the first is within 1 % of the best value of any trusted plan within the
             budget, the deadline aside.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
-            at most 1 / 95 % of its expected time, if it saves at least 10 % of the price; None
-            under other objectives.
-        on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with;
-            None without a job.
+            at most 1 / 95 % of its expected time, if it saves at least 10 % of the price.
+        on_demand: the best cluster of on-demand VMs alone under the same limits.
         status: how the search ended. solver: who proved the best cluster. doubt: why it is not
-            proven, or empty.
+            proven.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
@@ -145,7 +124,6 @@ class Recommendations(Rows[Recommendation]):
 
     @cached_property
     def next_measurement(self) -> NextMeasurement | None:
-        """The run to do next where a model is trained; None where none is worthwhile."""
         if self.request.training is None or not self.configurations:
             return None
         # Slow to import, and only models need it
@@ -155,14 +133,12 @@ class Recommendations(Rows[Recommendation]):
 
     @cached_property
     def frontier(self) -> Frontier:
-        """The answer at every budget, and the outcome for each GPU type."""
         from deepvm.planner.search.frontier import frontier_of
 
         return frontier_of(self.catalog, self.request, self.rejections)
 
     @property
     def lives(self) -> Lives | None:
-        """How long spot VMs of the first plan live, where a model is trained."""
         if self.request.training is None:
             return None
         from deepvm.planner.recovery import lives_of
@@ -171,10 +147,7 @@ class Recommendations(Rows[Recommendation]):
 
     @property
     def without_recomputing(self) -> WithoutRecomputing | None:
-        """The first plan without activation checkpointing.
-
-        None where activations do not fit, the gain is small, or the user has decided.
-        """
+        """None where activations do not fit, the gain is small, or the user has decided."""
         training = self.request.training
         best = self.configurations[0]
         predicted = best.prediction
@@ -235,6 +208,15 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         if not doubt and proven != enumerated:
             doubt = _DISAGREES
             status = SolveStatus.NUMERICAL
+    next_change = None
+    if (change := next_first(enumeration, request, budget, best)) is not None:
+        gain = improvement(best, change, request)
+        usd = Decimal(change.price) / MICRO_USD
+        next_change = NextChange(usd, describe(change, candidates), gain)
+    most = most_valuable(enumeration, request, budget, late=True)
+    fastest = True
+    if best is not None and most is not None:
+        fastest = most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
     catalog = candidates.catalog
     cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
@@ -246,7 +228,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, best)),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, candidates, best),
+        next_change=next_change,
         nearly=_nearly(enumeration, candidates, best),
         on_demand=_on_demand(enumeration, candidates),
         status=status,
@@ -256,16 +238,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
-        fastest=_fastest(enumeration, request, best),
-    )
-
-
-def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice | None) -> bool:
-    most = most_valuable(enumeration, request, request.budget_micro_usd, late=True)
-    return (
-        best is None
-        or most is None
-        or most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
+        fastest=fastest,
     )
 
 
@@ -309,7 +282,6 @@ _DISAGREES = (
 def _alternatives(
     enumeration: Enumeration, candidates: Candidates, best: Choice | None
 ) -> Iterator[Alternative]:
-    """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
     if best is None or not request.has_objective:
         return
@@ -332,7 +304,6 @@ def _alternatives(
 
 
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
-    """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
     budget = candidates.request.budget_micro_usd
     names, number = enumeration.trains
@@ -348,11 +319,7 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
 def rejection_of(
     candidates: Candidates, name: str, cheapest: int | None, cluster: str = ""
 ) -> Rejection:
-    """Why a type is in no cluster within the budget.
-
-    ``cheapest``: price of its cheapest cluster, micro-dollars/h, None if there is none;
-    ``cluster``: what that is.
-    """
+    """Why a type is in no cluster within the budget; ``cheapest``: its price, micro-dollars/h."""
     request = candidates.request
     reserved = candidates.catalog[name].reserved
     if cheapest is None:
@@ -426,7 +393,6 @@ def _nearly(
 
 
 def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendation | None:
-    """The best cluster that is never preempted and need not save."""
     request = candidates.request
     if request.work is None and request.training is None:
         return None
@@ -452,14 +418,3 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     if choice is None:
         return None
     return describe(choice, candidates)
-
-
-def _next_change(
-    enumeration: Enumeration, candidates: Candidates, now: Choice | None
-) -> NextChange | None:
-    request = candidates.request
-    change = next_first(enumeration, request, request.budget_micro_usd, now)
-    if change is None:
-        return None
-    gain = improvement(now, change, request)
-    return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

@@ -15,12 +15,13 @@ long.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.arrays import FloatArray
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.lifetimes import (
@@ -86,24 +87,15 @@ def with_losses(
         return sizes
     lives = [lives_of(t, request) for t in sizes.types]
     bad_s, usual_s, good_s = np.array([*map(astuple, lives)]).T[:, sizes.type_index]
-    stall, moved = _saving(
-        sizes.count.astype(np.float64),
-        sizes.by_type(_gpus),
-        sizes.by_type(_gbps),
-        architecture,
-        request,
+    stall, moved = _saving(sizes.types, sizes.type_index, sizes.count, architecture, request)
+    kept, kept_bad, kept_good = (
+        np.where(
+            sizes.spot > 0, kept_share(sizes.spot / life_s, stall, moved, START_S + moved), 1.0
+        )
+        for life_s in (usual_s, bad_s, good_s)
     )
-
-    def kept(life_s: FloatArray) -> FloatArray:
-        share = kept_share(sizes.spot / life_s, stall, moved, START_S + moved)
-        return np.where(sizes.spot > 0, share, 1.0)
-
     return replace(
-        sizes,
-        kept=kept(usual_s),
-        kept_bad=kept(bad_s),
-        kept_good=kept(good_s),
-        lost_per_s=sizes.spot / usual_s,
+        sizes, kept=kept, kept_bad=kept_bad, kept_good=kept_good, lost_per_s=sizes.spot / usual_s
     )
 
 
@@ -114,10 +106,8 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
     if not cluster.spot_count:
         return job  # never preempted, it saves nothing
     gpu = cluster.gpu
-    count, gpus, gbps = (
-        np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu))
-    )
-    saving = _saving(count, gpus, gbps, REGISTRY[cluster.architecture], request)
+    count = np.array([cluster.gpu_count])
+    saving = _saving((gpu,), np.zeros(1, int), count, REGISTRY[cluster.architecture], request)
     stall, moved = (Span.of(float(seconds[0])) for seconds in saving)
     ready = Span(*(seconds + moved.mean for seconds in PREPARATION_S))
     life = lives_of(gpu, request).usual_s
@@ -128,36 +118,29 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
 
 
 def _saving(
-    count: FloatArray,
-    gpus: FloatArray,
-    gbps: FloatArray,
+    types: Sequence[InstanceType],
+    type_index: IntArray,
+    count: IntArray,
     architecture: Architecture,
     request: PlanRequest,
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds that a save stalls VMs, and seconds to move it, by VMs, GPUs, Gbit/s of each."""
+    """Seconds that a save stalls ``count`` VMs of some types, and seconds to move it."""
+    gpus = np.array([t.gpu.count if t.gpu else 1 for t in types])[type_index]
+    gbps = np.array([t.network_baseline_gbps or t.network_gbps or _UNKNOWN_GBPS for t in types])[
+        type_index
+    ]
     assert request.training is not None
     size = float(request.checkpoint_bytes)
     sharded = request.training.workload.method is Method.FSDP
     reach = gbps / 8 * 1e9 * _NETWORK_SHARE
     if architecture.keeps is CheckpointLocation.STORAGE:
         reach = np.minimum(reach, STORAGE_BYTES_PER_S)
+    each = np.full(len(count), size)
     if sharded:
         each = size / count
-    else:
-        each = np.full(len(count), size)
     moved = each / reach
     if architecture.keeps is CheckpointLocation.ANCHOR and sharded:
         moved = (size - each) / reach  # all but its own part
     if architecture.keeps is CheckpointLocation.MEMORY:
         moved = np.maximum(moved, receive_s(request.checkpoint_bytes))
     return each / (gpus * COPY_BYTES_PER_S), moved
-
-
-def _gpus(instance: InstanceType) -> int:
-    if instance.gpu:
-        return instance.gpu.count
-    return 1
-
-
-def _gbps(instance: InstanceType) -> float:
-    return instance.network_baseline_gbps or instance.network_gbps or _UNKNOWN_GBPS

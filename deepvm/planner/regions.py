@@ -3,8 +3,6 @@
 Each region has its own catalog, so no cluster, and no memory node of one, is ever in two of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -116,7 +114,7 @@ def _where(catalog: Catalog) -> tuple[str, str]:
 
 
 def _first(left: Sequence[RankedPlan], request: PlanRequest) -> int:
-    """The index of the plan that comes first of those that are left.
+    """The index of the plan that comes first.
 
     One that may be unavailable, or whose bill is not fully known, comes after the best of the
     others, unless it is more than a quarter better.
@@ -126,11 +124,10 @@ def _first(left: Sequence[RankedPlan], request: PlanRequest) -> int:
     if best in sure or not sure:
         return best
     other = sure[_best([left[i] for i in sure], request)]
-    (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
+    value, certain = (_worth(left[i].recommendation, request)[0] for i in (best, other))
+    near = certain >= value * MAX_GAIN_IN_DOUBT
     if value > 0:
         near = certain * MAX_GAIN_IN_DOUBT >= value
-    else:
-        near = certain >= value * MAX_GAIN_IN_DOUBT
     if near:
         return other
     return best
@@ -168,10 +165,7 @@ def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
         vcpus=np.array(
             [sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64
         ),
-        band=np.array(
-            [band_of(c.gpu) if c.spot_count else -1 for c in clusters],
-            dtype=np.int64,
-        ),
+        band=np.array([band_of(c.gpu) if c.spot_count else -1 for c in clusters], dtype=np.int64),
         trusted=np.array([p is None or p.trusted for p in predictions]),
         late=np.array(
             [o.late_probability or 0.0 if (o := p.recommendation.outlook) else 0.0 for p in left]
@@ -190,7 +184,7 @@ def _tie_break(placed: RankedPlan) -> tuple[object, ...]:
 
 
 def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
-    """What the policy maximises, comparable between catalogs; higher is better."""
+    """What the policy maximizes, comparable between catalogs; higher is better."""
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return (r.cluster.gpu.eflops or 0.0, float(r.cluster.gpu_count))
     if request.needs_work and request.policy is PolicyName.DEEPVM and r.outlook is not None:

@@ -1,14 +1,11 @@
 """Which types a request leaves out, and why, in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import (
     Catalog,
-    Gpu,
     InstanceType,
     Market,
     Quota,
@@ -37,7 +34,7 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
 def quota_too_small(
     quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1
 ) -> str:
-    """What a quota allows, what VMs need and, if the quota is known, the value to request."""
+    """What a quota allows, what VMs need, and the value to request."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
     vms = f"{count} x {instance.name}"
@@ -78,7 +75,6 @@ def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> str:
-    """The allowed values for a glob that matches nothing, with a reason or a guess."""
     text = "a name or glob that matches a type"
     if option == "gpu":
         if why := not_rented(glob, names):
@@ -119,7 +115,13 @@ def training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[t
     yield "unusable", instance.unusable
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if request.training is not None:
-        if lacks := _without_wheels(instance, gpu, request):
+        from deepvm.core.training.roofline import WITHOUT_WHEELS
+
+        lacks = WITHOUT_WHEELS.get(gpu.name)
+        names = {instance.name, instance.type_name}
+        named = names & set(request.instance_types) or gpu.name.casefold() in models
+        laws = filter(None, map(law_of, instance.speedups))
+        if lacks and not named and not any(law.known.measured for law in laws):
             build = f"if you have built PyTorch for it, allow it with --gpu {gpu.name}"
             yield "no-wheels", f"{lacks}; {build}"
         if instance.eflops is None:
@@ -136,24 +138,9 @@ def training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[t
         )
 
 
-def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
-    """Why PyTorch as installed does not run there; empty if it does, or the user named it."""
-    from deepvm.core.training.roofline import WITHOUT_WHEELS
-
-    own_names = {instance.name, instance.type_name}
-    named = own_names & set(request.instance_types) or gpu.name.casefold() in {
-        g.casefold() for g in request.gpus
-    }
-    measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
-    if named or measured:
-        return ""
-    return WITHOUT_WHEELS.get(gpu.name, "")
-
-
 def _excluded(
     instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]
 ) -> str:
-    """Which option leaves out a type in either role; empty when none does."""
     name = instance.name
     processors = request.cpu_architecture
     if matches(name, request.exclude):
@@ -177,8 +164,19 @@ def memory_reasons(
     """Why a CPU type cannot be a memory node; what does not apply has no detail."""
     yield "excluded", _excluded(instance, request, "memory-node", request.memory_nodes)
     yield "unusable", instance.unusable
-    if instance.name not in request.memory_nodes:
-        yield from _not_by_default(instance, request, rule)
+    named = "by name with --memory-node"
+    previous = rule.current and not instance.current_generation
+    if instance.name in request.memory_nodes:  # allows any type
+        pass
+    elif instance.burstable and not request.burstable:
+        limited = "it runs at full speed only while it has credits"
+        yield "burstable", f"{limited}; allow it with --burstable, or {named}"
+    elif previous and request.generation is Generation.AUTO:
+        of_previous = "it is of a previous generation"
+        yield "previous-generation", f"{of_previous}; allow it with --generation any, or {named}"
+    elif instance.vcpus < rule.least_vcpus:
+        needs = f"a node that receives while it writes needs {rule.least_vcpus}"
+        yield "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it {named}"
     if instance.on_demand_usd_per_hour is None:
         yield "no-on-demand-price", "memory nodes are bought on demand"
     if instance.memory_node_gbps(rule) is None:
@@ -188,19 +186,17 @@ def memory_reasons(
         yield "memory", too_little_memory(instance, request, rule)
     elif quota_count(quotas, instance, Market.ON_DEMAND) < least:
         detail = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
-        held = ""
         if least > 1:
-            held = f"; so many hold {request.held} together (eq. 6)"
-        yield "quota", detail + held
+            detail += f"; so many hold {request.held} together (eq. 6)"
+        yield "quota", detail
 
 
 def too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
     """What a memory node has, and what checkpoints need."""
     memory = instance.memory_bytes or 0
     usable = rule.room_bytes(memory)
-    if instance.memory_gib is None:
-        has = "unknown"
-    else:
+    has = "unknown"
+    if instance.memory_gib is not None:
         has = f"{instance.memory_gib:g} GiB"
     if usable < memory:
         has += f", of which {usable / GIB:.3g} GiB can hold checkpoints"
@@ -210,19 +206,3 @@ def too_little_memory(instance: InstanceType, request: PlanRequest, rule: Memory
         has += f"; {rule.most_nodes} nodes, the most, hold {total}"
     needed = f"{request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
     return f"memory {has}, needed {needed}"
-
-
-def _not_by_default(
-    instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule
-) -> Iterator[tuple[str, str]]:
-    """Why a type that could hold checkpoints must be named to be used."""
-    named = "by name with --memory-node"
-    if instance.burstable and not request.burstable:
-        limited = "it runs at full speed only while it has credits"
-        yield "burstable", f"{limited}; allow it with --burstable, or {named}"
-    if rule.current and not instance.current_generation and request.generation is Generation.AUTO:
-        previous = "it is of a previous generation"
-        yield "previous-generation", f"{previous}; allow it with --generation any, or {named}"
-    if instance.vcpus < rule.least_vcpus:
-        needs = f"a node that receives while it writes needs {rule.least_vcpus}"
-        yield "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it {named}"

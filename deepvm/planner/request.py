@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, InstanceType, Quota, refuse_twice
 from deepvm.core.extras import Extras
 from deepvm.core.options import option_of
 from deepvm.core.units import GIB, Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
@@ -45,114 +45,70 @@ class Range:
 ANY_NUMBER = Range()
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A figure of training types that a range restricts; None is an unknown one.
-
-    ``sentence`` says what a type has, with ``{}`` for the figure as ``words`` writes it.
-    """
-
-    sentence: str
-    figure: Callable[[Any], int | None]
-    words: Callable[[int], str] = str
-
-    def refusal(self, instance: InstanceType, wanted: Range) -> str:
-        """Why a range leaves a type out, empty if it does not; unknown figures are in no range."""
-        number = self.figure(instance)
-        if wanted == ANY_NUMBER or (number is not None and number in wanted):
-            return ""
-        has = "an unknown amount" if number is None else self.words(number)
-        ends = (("at least", wanted.least), ("at most", wanted.most))
-        bounds = (f"{which} {self.words(end)}" for which, end in ends if end is not None)
-        return f"{self.sentence.format(has)}, wanted {' and '.join(bounds)}"
-
-
-def _filter(*about: Any) -> Any:
-    """A range that types which train must be in; ``about`` as :class:`Filter`."""
-    return field(default=ANY_NUMBER, metadata={"filter": Filter(*about)})
-
-
-def _gpu_bytes(gpu: Gpu, count: int = 1) -> int | None:
-    if gpu.memory_gib is None:
-        return None
-    return int(gpu.memory_gib * GIB) * count
+def _gpu_bytes(vm: Any) -> int:
+    """Memory of each GPU; 0, which is in no range, if unknown."""
+    return int((vm.gpu.memory_gib or 0) * GIB)
 
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.4g} GiB"
 
 
+# Figures of training types that ranges restrict: what a type has, the figure, and how to write it
+_FILTERS: dict[str, tuple[str, Callable[[Any], int], Callable[[int], str]]] = {
+    "gpus_per_vm": ("it has {} GPUs", lambda vm: vm.gpu.count, str),
+    "gpu_memory_bytes": ("each GPU has {}", _gpu_bytes, _gib),
+    "gpu_total_memory_bytes": (
+        "its GPUs together have {}",
+        lambda vm: _gpu_bytes(vm) * vm.gpu.count,
+        _gib,
+    ),
+}
+
+
 @dataclass(frozen=True)
 class PlanRequest:
-    """A validated request; :meth:`parse` reads one.
+    """A validated request; :meth:`parse` reads one."""
 
-    Attributes:
-        budget: pricing willingness PW, $/h, >= 0.
-        checkpoint_bytes: size f of one checkpoint. buffers: how many memory nodes must hold, s (eq.
-            6).
-        architectures: names from the registry; empty for all.
-        speedup: kind of curve, None for the catalog's default. gpus, instance_types, memory_nodes:
-        globs on GPU models, types that train, types that hold checkpoints; empty for all. exclude:
-        globs on any type. gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM:
-        memory of each GPU, of all, and GPUs.
-        cpu_architecture: None for all. estimates: whether types with estimated eFLOPS may train.
-            burstable: whether burstable types may hold checkpoints.
-        max_nodes: the most VMs that train in one cluster.
-        quotas: account limits; None for those of the catalog, empty for none.
-        top: how many clusters to rank. time_limit_s: of the integer program.
-        work: how much is to be trained, if known. training: what is trained, if known.
-        rank: None for machines where a model is trained, else plans.
-        extrapolate: whether clusters may come first that are beyond 1.5 x the largest measured one,
-            or whose batch is larger than is known to train well.
-        life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no
-            preemptions.
-        pools_end: whether the sizes of reserved pools count as quotas; False to search beyond them.
-        extras: disks, traffic and other costs besides VMs; with any of them, the budget is for all.
-    """
-
-    budget: Decimal
-    checkpoint_bytes: int = 300_000_000
-    buffers: int = PlanOptions.buffers
+    budget: Decimal  # pricing willingness PW, $/h
+    checkpoint_bytes: int = 300_000_000  # f (eq. 6)
+    buffers: int = PlanOptions.buffers  # s (eq. 6)
     objective: Objective = Objective.THROUGHPUT
     policy: PolicyName = PlanOptions.policy
-    architectures: tuple[str, ...] = ()
-    speedup: SpeedupKind | None = None
-    gpus: tuple[str, ...] = ()
-    instance_types: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()  # names from the registry; empty for all
+    speedup: SpeedupKind | None = None  # None for the catalog's default
+    gpus: tuple[str, ...] = ()  # globs on GPU models; empty for all
+    instance_types: tuple[str, ...] = ()  # globs on types that train
     exclude: tuple[str, ...] = ()
-    memory_nodes: tuple[str, ...] = ()
-    gpus_per_vm: Range = _filter("it has {} GPUs", lambda vm: vm.gpu.count)
-    gpu_memory_bytes: Range = _filter("each GPU has {}", lambda vm: _gpu_bytes(vm.gpu), _gib)
-    gpu_total_memory_bytes: Range = _filter(
-        "its GPUs together have {}", lambda vm: _gpu_bytes(vm.gpu, vm.gpu.count), _gib
-    )
+    memory_nodes: tuple[str, ...] = ()  # globs on types that hold checkpoints
+    gpus_per_vm: Range = ANY_NUMBER
+    gpu_memory_bytes: Range = ANY_NUMBER
+    gpu_total_memory_bytes: Range = ANY_NUMBER
     cpu_architecture: CpuArchitecture | None = None
     generation: Generation = PlanOptions.generation
-    estimates: bool = False
+    estimates: bool = False  # types with estimated eFLOPS may train
     burstable: bool = False
-    max_nodes: int = PlanOptions.max_nodes
-    quotas: tuple[Quota, ...] | None = None
+    max_nodes: int = PlanOptions.max_nodes  # VMs that train
+    quotas: tuple[Quota, ...] | None = None  # None for those of the catalog, empty for none
     top: int = RankOptions.top
     solver: SolverName = RankOptions.solver
     time_limit_s: float = RankOptions.time_limit_s
     work: Work | None = None
     training: Training | None = None
-    life_s: float | None = None
-    rank: Rank | None = None
-    extrapolate: bool = False
-    extras: Extras = Extras()
-    pools_end: bool = True
+    life_s: float | None = None  # mean life of a spot VM that the user knows, with training
+    rank: Rank | None = None  # None for machines where a model is trained, else plans
+    extrapolate: bool = False  # sizes and batches larger than ever checked may come first
+    extras: Extras = Extras()  # costs besides VMs; with any of them, the budget is for all
+    pools_end: bool = True  # whether sizes of reserved pools count as quotas
 
     @property
     def workload(self) -> Workload | None:
-        """What is trained, where that is a model."""
         if self.training is None:
             return None
         return self.training.workload
 
     @property
     def needs_work(self) -> bool:
-        """Whether the objective needs a job."""
         return self.objective in WORK_OBJECTIVES
 
     @property
@@ -161,16 +117,8 @@ class PlanRequest:
         return self.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)
 
     @property
-    def ignores_scaling(self) -> bool:
-        """Whether the policy ignores K(n), as all but DeepVM's own do (V-C1)."""
-        return self.policy is not PolicyName.DEEPVM
-
-    @property
     def ranks_machines(self) -> bool:
-        """Whether ranked clusters differ in what trains.
-
-        Those of the baselines are ranked by their own rule alone.
-        """
+        """Whether ranked clusters differ in what trains; those of the baselines do not."""
         if self.rank is None:
             asked = self.training is not None
         else:
@@ -179,7 +127,6 @@ class PlanRequest:
 
     @property
     def plans_of_a_size(self) -> int:
-        """How many of the ranked clusters may differ in their memory nodes alone."""
         if self.ranks_machines:
             return 1
         return self.top
@@ -191,25 +138,32 @@ class PlanRequest:
 
     def refusal(self, instance: InstanceType) -> str:
         """Which filter leaves out a type that trains, in words; empty when none does."""
-        refusals = (one.refusal(instance, getattr(self, name)) for name, one in _FILTERS.items())
-        return next(filter(None, refusals), "")
+        for name, (sentence, figure, words) in _FILTERS.items():
+            wanted = getattr(self, name)
+            if wanted == ANY_NUMBER:
+                continue
+            number = figure(instance)
+            if number not in wanted or not number:
+                has = "an unknown amount"
+                if number:
+                    has = words(number)
+                ends = (("at least", wanted.least), ("at most", wanted.most))
+                bounds = (f"{which} {words(end)}" for which, end in ends if end is not None)
+                return f"{sentence.format(has)}, wanted {' and '.join(bounds)}"
+        return ""
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
-        """The account limits that apply: the request's, else the catalog's.
-
-        And those of reserved pools.
-        """
+        """The account limits that apply, and those of reserved pools."""
         if self.quotas is None:
             limits = catalog.quotas
         else:
             limits = self.quotas
-        return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
+        if self.pools_end:
+            limits = (*limits, *catalog.pool_quotas)  # a caller's list stays as it is
+        return limits
 
     def curves_of(self, catalog: Catalog) -> str:
-        """The kind of curve for types without a default of their own.
-
-        It is the request's, else the catalog's.
-        """
+        """The kind of curve for types without a default of their own."""
         if self.speedup:
             return self.speedup.value
         return catalog.default_speedup
@@ -220,15 +174,11 @@ class PlanRequest:
 
     @property
     def memory_needed_bytes(self) -> int:
-        """Memory that checkpoints need: f x s (DeepVM eq. 6).
-
-        It is that of one memory node or of those that share versions.
-        """
+        """Memory that checkpoints need, of one memory node or several: f x s (DeepVM eq. 6)."""
         return self.checkpoint_bytes * self.buffers
 
     @property
     def held(self) -> str:
-        """What memory nodes hold, such as ``2 x 300 MB``."""
         return f"{self.buffers} x {format_bytes(self.checkpoint_bytes)}"
 
     @property
@@ -240,10 +190,7 @@ class PlanRequest:
 
     @classmethod
     def parse(cls, budget: Money, options: PlanOptions | None = None, **given: Any) -> PlanRequest:
-        """Read a budget, $/h, >= 0, and options: a record of them, or by keyword.
-
-        Raises a RequestError.
-        """
+        """Read a budget, $/h, and options, as a record or by keyword. Raises a RequestError."""
         if options is None:
             options = RankOptions(**given)
         training = options.training
@@ -268,11 +215,6 @@ class PlanRequest:
             allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
             raise RequestError("objective", request.objective.value, allowed)
         return _with_work(request, options, parts["work"])
-
-
-_FILTERS: dict[str, Filter] = {
-    f.name: f.metadata["filter"] for f in fields(PlanRequest) if "filter" in f.metadata
-}
 
 
 def _values_of(options: PlanOptions) -> dict[str, dict[str, Any]]:
@@ -304,16 +246,15 @@ def _values_of(options: PlanOptions) -> dict[str, dict[str, Any]]:
 
 
 def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]) -> PlanRequest:
-    """The request with its work, if any is given. Raises a RequestError."""
     training = request.training
     if options.job is not None:
         given = {"job": options.job, **given}
-
-    def taken_life_s() -> float | None:
-        return known_life_s(given.pop("mttp", None), given.pop("interruption_rate", None))
-
+    life_s = None
+    if training is not None or given.keys() & {"job", "work"}:
+        life_s = known_life_s(given.pop("mttp", None), given.pop("interruption_rate", None))
     if training is not None:
-        request = replace(request, life_s=taken_life_s())
+        request = replace(request, life_s=life_s)
+        life_s = None
     amount = training is not None and training.workload.samples is not None
     if not given and not amount and not request.needs_work:
         return request
@@ -326,7 +267,6 @@ def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]
         raise RequestError(option, value, allowed)
     from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-    life_s = taken_life_s()
     work = Work.parse(
         **given, life_s=life_s, checkpoint_bytes=request.checkpoint_bytes, training=training
     )

@@ -1,7 +1,5 @@
 """The best cluster per budget and policy: one enumeration each, no solver (Figure 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -41,12 +39,11 @@ class Sweep(Rows[SweepRow]):
     catalog: Catalog
     objective: Objective
     rows: tuple[SweepRow, ...]
-    workload: Workload | None = None
+    workload: "Workload | None" = None
 
     def __repr__(self) -> str:
-        budgets = [row.budget for row in self.rows]
         asked = ""
-        if budgets:
+        if budgets := [row.budget for row in self.rows]:
             asked = f", {min(budgets):f} to {max(budgets):f} $/h"
         empty = sum(row.recommendation is None for row in self.rows)
         return (
@@ -56,10 +53,7 @@ class Sweep(Rows[SweepRow]):
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
-    """Read ``low:high:step`` (inclusive) or budgets separated by commas, $/h.
-
-    Raises a RequestError.
-    """
+    """Read ``low:high:step`` (inclusive) or comma-separated budgets, $/h. Raises RequestError."""
     parts = text.split(":")
     if len(parts) == 1:
         return tuple(to_decimal(part, "pw", zero=True, unit="$/h") for part in text.split(","))

@@ -1,7 +1,5 @@
 """Compiled text templates in the user's cache: to compile them takes as long as to plan."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 
@@ -15,7 +13,6 @@ class TemplateCache(FileSystemBytecodeCache):
     """Python code of templates. Only for environments that compile a template alike."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """A damaged file counts as none."""
         try:
             super().load_bytecode(bucket)
         except Exception:  # of pickle, marshal or the file system

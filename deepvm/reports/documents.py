@@ -1,7 +1,5 @@
 """Machine-readable output: JSON, YAML and CSV of plain data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -10,10 +8,8 @@ from typing import Any
 
 
 def to_json(document: Any) -> str:
-    """Indented JSON with a newline at the end.
-
-    NaN and infinities are refused, because JSON has no such numbers.
-    """
+    """Indented JSON with a newline at the end."""
+    # NaN and infinities are refused, because JSON has no such numbers.
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -28,10 +24,8 @@ def to_yaml(document: Any) -> str:
 
 
 def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """RFC 4180 rows with plain newlines.
-
-    None becomes an empty field, floats keep every digit, lists are JSON.
-    """
+    """RFC 4180 rows with plain newlines."""
+    # None becomes an empty field, floats keep every digit, lists are JSON.
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

@@ -1,25 +1,26 @@
-"""HTML pages from the jinja2 templates in ``templates/``, next to their styles and scripts.
-
-``base.html.j2`` says how a page is written. Each page is one file that loads nothing.
-"""
+"""HTML pages from the jinja2 templates in ``templates/``, and the axes of their pictures."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepvm import __version__
 from deepvm.core.spelling import joined
 from deepvm.core.units import counted, elapsed, format_seconds, utc_text
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -41,6 +42,7 @@ def clock(at_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
+# Of pages and of texts
 _FILTERS: dict[str, Callable[..., str]] = {
     "clock": clock,
     "counted": counted,
@@ -51,18 +53,10 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "number": format_number,
     "percent": format_percent,
 }
-"""Of pages and of texts."""
 
 
 def render(template: str, *, nonce: str = "", **data: Any) -> str:
-    """A whole page, in ASCII.
-
-    Args:
-        template: a file of ``templates/``.
-        nonce: for a page that is served and asks its own server for news; a page in a file has
-            the digests of its style and script in its policy instead.
-        data: what the template shows. All text is escaped.
-    """
+    """A whole page, in ASCII. ``nonce``: of a served page; files have digests in their policy."""
     page = _environment().get_template(template).render(nonce=nonce, **data)
     return _ascii(page)
 
@@ -143,7 +137,7 @@ def _environment() -> Environment:
     environment = new_environment(_shown, autoescape=True)
     environment.filters.update(count=format_count, usd=format_paid, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.globals.update(asset=_asset, policy=_policy)
+    environment.globals.update(asset=_asset, policy=_policy, version=__version__)
     macros = {"words": "job_words", "lab": "lab_cells", "ui": "ui.html", "chart": "chart.html"}
     for name, file in macros.items():
         environment.globals[name] = environment.get_template(f"{file}.j2").module
@@ -151,21 +145,18 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Text without control characters; markup of templates is a subclass of ``str``."""
     if type(value) is str:
         return visible(value)
     return value
 
 
 def _asset(name: str) -> Any:
-    """A style or script, as it is."""
     from markupsafe import Markup
 
     return Markup((TEMPLATES / name).read_text("ascii"))
 
 
 def _policy(style: str, script: str, nonce: str) -> str:
-    """What the page may do, as a browser reads it."""
     rules = ["default-src 'none'", f"style-src {_source(style, nonce)}"]
     if script:
         rules.append(f"script-src {_source(script, nonce)}")
@@ -179,3 +170,97 @@ def _source(text: str, nonce: str) -> str:
         return f"'nonce-{nonce}'"
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
+
+
+_DAY_S = 86_400
+_SPANS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800]
+_SPANS_S += [3600, 7200, 10_800, 21_600, 43_200]
+_TICKS = 5  # At most so many spans between labels: on a telephone more would overlap
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis between two values."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, around: float) -> Scale:
+        low = min([around, *values])
+        high = max([around, *values])
+        margin = 0.06 * (high - low) or 0.05 * abs(around) or 1.0
+        return cls(low - margin, high + margin)
+
+    @classmethod
+    def up_to(cls, limit: float) -> Scale:
+        # Four steps and a little: no fifth one because of rounding
+        step = round_up(limit / 4)
+        return cls(0.0, step * math.ceil(limit / step * 0.9999))
+
+    def share(self, value: float) -> float:
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def ticks(self, count: float = 3.5) -> list[tuple[float, str]]:
+        """Round values with their labels, not many more than ``count``."""
+        step = round_up((self.high - self.low) / count)
+        # Ends that rounding puts a little beyond a label have it, too
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [(n * step, _format_amount(n * step, step)) for n in range(first, last + 1)]
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20 ..."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * 0.999)
+
+
+def _format_amount(value: float, step: float) -> str:
+    if not value:
+        return "0"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size and step >= size / 10:
+            return f"{value / size:g}{letter}"
+    return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """The axis of a job's time, from its start to its end or to now; seconds since the epoch."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def span_s(self) -> float:
+        """Never 0: a job that was just submitted has a picture, too."""
+        return max(self.end_s - self.start_s, 1.0)
+
+    def share(self, at_s: float) -> float:
+        return min(max((at_s - self.start_s) / self.span_s, 0.0), 1.0)
+
+    def elapsed(self, at_s: float | None) -> str:
+        if at_s is None:
+            return "-"
+        return elapsed(at_s - self.start_s)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        days_s = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
+        step = next((s for s in _SPANS_S if self.span_s / s <= _TICKS), days_s)
+        count = int(self.span_s / step * 1.0001) + 1
+        return [(i * step / self.span_s, _tick(i * step, step)) for i in range(count)]
+
+
+def _tick(seconds: float, step: float) -> str:
+    if not seconds:
+        return "0"
+    if step >= _DAY_S:
+        return f"{seconds / _DAY_S:g} d"
+    if step >= 3600 or (seconds >= 3600 and seconds % 3600 == 0):
+        return f"{seconds / 3600:g} h"
+    if step >= 60:
+        return f"{seconds / 60:g} min"
+    if seconds >= 60:
+        return elapsed(seconds)
+    return f"{seconds:g} s"

@@ -1,9 +1,6 @@
-"""Figure 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
-
-matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and
-SVG backends only: no window, no pyplot, no state that outlives a call. The same data gives the same
-bytes. Every ``..._figure`` raises MissingExtraError without it.
-"""
+"""Figure 7 of the paper, and what all pictures share: styles, settings, frame, legend, file."""
+# matplotlib is the `plot` extra: it is imported inside functions, with its Agg and SVG backends
+# only: no window, no state that outlives a call. The same data gives the same bytes.
 
 from __future__ import annotations
 
@@ -23,13 +20,14 @@ from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = Any
 
 Format = Literal["png", "svg"]
-
-MARK_ALL = 24
-"""Up to this many budgets every point has a marker; beyond, about one in twelve."""
+_SETTINGS = Path(__file__).parent / "templates" / "pictures.mplstyle"
+MARK_ALL = 24  # Up to this many budgets every point has a marker; beyond, about one in twelve
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,18 @@ class Style:
 
     @property
     def line(self) -> dict[str, Any]:
-        """Arguments of ``Axes.plot`` for the line alone."""
         return {"color": self.color, "linestyle": self.dashes, "linewidth": self.width}
 
     @property
     def thin(self) -> dict[str, Any]:
-        """The same, where a thick line would hide a band."""
         return self.line | {"linewidth": min(self.width, 2.0)}
 
     @property
     def marked(self) -> dict[str, Any]:
-        """Arguments of ``Axes.plot`` for the line with its markers."""
         return self.line | {"marker": self.marker, "markersize": self.size}
 
 
-# The palette of Okabe and Ito, which stays apart under every common colour-blindness. The first
+# The palette of Okabe and Ito, which stays apart under every common color-blindness. The first
 # line is the widest and lies below the others, so that a baseline with the same values is seen on
 # top of it.
 STYLES = (
@@ -67,6 +62,7 @@ STYLES = (
     Style("#009E73", (0, (6.0, 1.5, 1.2, 1.5)), "^"),
     Style("#A8336F", (0, (1.4, 1.4)), "D"),
 )
+# Style of measured points
 MEASURED: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
@@ -74,7 +70,6 @@ MEASURED: dict[str, Any] = {
     "markersize": 4.5,
     "zorder": 5,
 }
-"""Style of measured points."""
 POLICY_LABELS = {
     PolicyName.DEEPVM: "DeepVM",
     PolicyName.NOSCALE: "DeepVM-NoScale",
@@ -83,28 +78,18 @@ POLICY_LABELS = {
 }
 
 
-def picture_format(path: Path) -> Format:
-    """The format that a file name asks for.
-
-    Raises:
-        RequestError: neither .png nor .svg.
-    """
+def _picture_format(path: Path) -> Format:
     suffix = path.suffix.lower()
-    if suffix not in (".png", ".svg"):
-        raise RequestError("plot", str(path), "a file name that ends in .png or .svg")
     if suffix == ".png":
         return "png"
-    return "svg"
+    if suffix == ".svg":
+        return "svg"
+    raise RequestError("plot", str(path), "a file name that ends in .png or .svg")
 
 
 def check_picture(path: Path) -> None:
-    """Check that a picture can be drawn, before the work starts.
-
-    Raises:
-        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not
-            installed.
-    """
-    picture_format(path)
+    """Check that a picture can be drawn, before the work starts."""
+    _picture_format(path)
     if not path.absolute().parent.is_dir():
         raise RequestError("plot", str(path), "a file in a folder that exists")
     if importlib.util.find_spec("matplotlib") is None:
@@ -112,21 +97,17 @@ def check_picture(path: Path) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure, whole or not at all; an existing file is replaced.
-
-    Raises:
-        RequestError: neither .png nor .svg. DataError: the file cannot be written.
-    """
-    write_bytes(path, render(figure, picture_format(path)))
+    """Write a figure, whole or not at all; an existing file is replaced."""
+    write_bytes(path, render(figure, _picture_format(path)))
 
 
 def render(figure: Figure, form: Format = "png") -> bytes:
-    """A figure as the bytes of a PNG (160 dpi) or SVG file, without a date in it.
-
-    In a notebook: ``IPython.display.Image(render(figure))``.
-    """
+    """A figure as the bytes of a PNG (160 dpi) or SVG file, without a date in it."""
     buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": "deepvm"} if form == "svg" else {"Software": "deepvm"}
+    if form == "svg":
+        metadata = {"Date": None, "Creator": "deepvm"}
+    else:
+        metadata = {"Software": "deepvm"}
     with _own_settings(), warnings.catch_warnings():
         # A name in a script that the font lacks becomes boxes; nothing that the user could act on.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -138,10 +119,7 @@ def render(figure: Figure, form: Format = "png") -> bytes:
 def drawing(
     width: float, height: float, rows: int = 1, **more: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure of ``width`` x ``height`` inches and its axes, an array if several.
-
-    ``more`` goes to ``Figure.subplots``.
-    """
+    """Yield a figure of ``width`` x ``height`` inches and its axes, an array if several."""
     with _own_settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -149,22 +127,6 @@ def drawing(
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, **more)
-
-
-_SETTINGS: dict[str, Any] = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": "small",
-    "font.size": 10.0,
-    "grid.color": "0.88",
-    "legend.fontsize": "small",
-    "legend.frameon": False,
-    "legend.handlelength": 4.2,
-    "svg.hashsalt": "deepvm",  # else ids in an SVG are random
-    "text.parse_math": False,  # a "$" in a name is money, not TeX
-}
 
 
 @contextlib.contextmanager
@@ -201,7 +163,9 @@ def step_line(
     """Draw the step line of a policy, the ``index``-th of ``count`` lines; its style."""
     style = STYLES[list(PolicyName).index(policy)]
     # Lines have their markers at different budgets, so that none hides another.
-    every = 1 if len(x) <= MARK_ALL else max(count, len(x) // 12)
+    every = 1
+    if len(x) > MARK_ALL:
+        every = max(count, len(x) // 12)
     axes.plot(
         x,
         y,
@@ -226,18 +190,16 @@ def show_budgets(axes: Axes, rows: Sequence[SweepRow]) -> None:
 def sweep_figure(
     rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str, units: str = ""
 ) -> Figure:
-    """Figure 7: performance against pricing willingness, one step line for each policy.
-
-    Performance is throughput (eFLOPS x n x K(n), or a model's in ``units``) over DeepVM's highest
-    in these rows; without DeepVM rows, over the highest of all. A budget without a feasible cluster
-    is a gap. ``rows`` may come in any order.
-    """
+    """Figure 7: performance against pricing willingness, one step line for each policy."""
+    # Throughput over DeepVM's highest, or, without DeepVM's rows, over the highest of all. A budget
+    # without a feasible cluster is a gap.
     policies = policies_of(rows)
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
-    highest = max(
-        (r.recommendation.throughput for r in reference if r.recommendation), default=math.nan
-    )
-    whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
+    speeds = [r.recommendation.throughput for r in reference if r.recommendation]
+    highest = max(speeds, default=math.nan)
+    whose = "the highest"
+    if PolicyName.DEEPVM in policies:
+        whose = "DeepVM's highest"
     with drawing(8.0, 4.9) as (figure, axes):
         for index, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)

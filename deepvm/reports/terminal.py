@@ -1,13 +1,7 @@
-"""Lines and tables on a terminal and in a pipe.
-
-Lines fit the width of a terminal, commands that people copy stay whole, and color marks what
-matters. A table on a terminal that is too narrow gets cells wrapped between words; if that is not
-enough, columns are left out in the order that the table declares (:attr:`Column.drop`) and named
-below; a line for each cell is the last resort. A pipe or a file gets all columns in full width, so
-that ``| sort``, ``| less`` and a diff work.
-"""
-
-from __future__ import annotations
+"""Lines and tables: on a terminal in its width, in pipes and files whole."""
+# A table that is too wide gets cells wrapped between words, then leaves out columns (Column.drop)
+# and names them below; a line for each cell is the last resort. Commands that people copy stay
+# whole.
 
 import os
 import re
@@ -18,11 +12,9 @@ from itertools import zip_longest
 from typing import Literal, TextIO
 
 USUAL_WIDTH = 80
+# Colors, as a terminal reads them. They mark the first row of a ranking, what to be careful with,
+# and what went wrong
 BEST, WARNING, ERROR = "1;32", "33", "1;31"
-"""Colors, as a terminal reads them.
-
-They mark the first row of a ranking, what to be careful with, and what went wrong.
-"""
 
 _COPIED = (
     r"\(?'(?:deepvm|pip|aws|-|\|)[^'\n]*'\S*",  # 'deepvm catalog refresh', '| less -S'
@@ -35,10 +27,7 @@ _PIECE = re.compile(rf"\s*(?:{'|'.join(_COPIED)}|\S+)")
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns of the terminal behind a stream, or of ``COLUMNS``.
-
-    0 if it is no terminal: lines stay whole.
-    """
+    """Columns of the terminal behind a stream, or of ``COLUMNS``; 0 if it is no terminal."""
     if not stream.isatty():
         return 0
     given = os.environ.get("COLUMNS", "")
@@ -50,29 +39,18 @@ def width_of(stream: TextIO) -> int:
         return USUAL_WIDTH
 
 
-def takes_color(stream: TextIO) -> bool:
-    """Whether to use color.
-
-    On a terminal that can show it, or with ``FORCE_COLOR``, never with ``NO_COLOR``.
-    """
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
-        return True
-    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-
-
 def paint(text: str, color: str, stream: TextIO) -> str:
-    """The text in an ANSI color, if the stream takes colors.
-
-    Each line separately: a pager such as ``less -R`` resets colors at the end of a line.
-    """
-    if not takes_color(stream):
+    """The text in an ANSI color on a terminal, or with ``FORCE_COLOR``, never with ``NO_COLOR``."""
+    if os.environ.get("NO_COLOR"):
         return text
+    colorful = stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    if not colorful and os.environ.get("FORCE_COLOR", "0") in ("", "0"):
+        return text
+    # Each line separately: a pager such as ``less -R`` resets colors at the end of a line.
     return "\n".join(f"\x1b[{color}m{line}\x1b[0m" for line in text.split("\n"))
 
 
-def columns_of(text: str) -> int:
+def _columns_of(text: str) -> int:
     """Columns that a text takes: letters of some scripts take two, some marks none."""
     if text.isascii():
         return len(text)
@@ -87,15 +65,12 @@ def pieces(text: str) -> list[str]:
 
 
 def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
-    """Lines of at most ``width`` columns.
-
-    Words, options, paths and commands are never broken, but stand out.
-    """
+    """Lines of at most ``width`` columns."""
     if line.startswith("  deepvm "):
         return [line]  # a command to be copied
     lines: list[str] = []
     for piece in _PIECE.findall(line):
-        if lines and columns_of(lines[-1] + piece) <= width:
+        if lines and _columns_of(lines[-1] + piece) <= width:
             lines[-1] += piece
         else:
             lines.append(indent + piece.lstrip() if lines else piece)
@@ -120,10 +95,7 @@ _SEQUENCE = re.compile(
 
 
 def without_controls(text: str) -> str:
-    """A text that a terminal only shows.
-
-    No control sequence is left, and of a progress bar its last state.
-    """
+    """A text that a terminal only shows."""
     if text.isprintable():
         return text
     lines = _SEQUENCE.sub("", text).split("\n")
@@ -140,35 +112,23 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
-    """Write sentences, one a line.
-
-    A terminal's width is kept, with an indent, and warnings are in color.
-    """
+    """Write sentences, one a line."""
     stream = stream or sys.stdout
     for line in lines:
         text = fitted(line, stream)
-        stream.write(
-            f"{paint(text, WARNING, stream) if line.startswith(('! ', 'Doubt: ')) else text}\n"
-        )
+        if line.startswith(("! ", "Doubt: ")):
+            text = paint(text, WARNING, stream)
+        stream.write(f"{text}\n")
 
 
-_GAP = 2
-"""Spaces between columns."""
+_GAP = 2  # Spaces between columns
+# Headers of the first column of tables that rank: their first row is the answer
 RANKING = ("", "#")
-"""Headers of the first column of tables that rank: their first row is the answer."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        header: its name, with the unit. align: right for numbers, which are never wrapped, left for
-            names.
-        drop: narrow terminals leave out the highest first, of equal ones the rightmost; 0: never.
-        wrap: whether names may be continued on the next line where there is a space.
-        cells: one for each row.
-    """
+    """A column of a table. ``drop``: narrow terminals leave out the highest first; 0: never."""
 
     header: str
     align: Literal["left", "right"] = "left"
@@ -178,24 +138,21 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Without wrapping."""
-        return max(map(columns_of, (self.header, *self.cells)))
+        return max(map(_columns_of, (self.header, *self.cells)))
 
     @property
     def least_width(self) -> int:
-        """In less, a word or number would be torn.
-
-        A number that is continued on the next line is misread: right-aligned cells are never
-        wrapped.
-        """
+        """In less, a word or number would be torn."""
         parts = self.cells
         if self.wrap and self.align == "left":
             parts = [piece for cell in self.cells for piece in pieces(cell)]
-        return max(map(columns_of, (*parts, *self.header.split())), default=0)
+        return max(map(_columns_of, (*parts, *self.header.split())), default=0)
 
     def aligned(self, text: str, width: int) -> str:
-        space = " " * (width - columns_of(text))
-        return space + text if self.align == "right" else text + space
+        space = " " * (width - _columns_of(text))
+        if self.align == "right":
+            return space + text
+        return text + space
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
@@ -237,9 +194,8 @@ def table_lines(columns: Sequence[Column], limit: int = sys.maxsize) -> list[str
 def _row(
     columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool = False
 ) -> str:
-    """A row, in as many lines as its highest cell; ``bottom``: lower cells are at the last."""
     blocks = [
-        wrapped(c, w, "") if columns_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
+        wrapped(c, w, "") if _columns_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
     ]
     # The lines of a header count from the last, which is next to the first row
     if bottom:
@@ -251,13 +207,15 @@ def _row(
     return "\n".join(lines[::-1] if bottom else lines)
 
 
-def cell_lines(columns: Sequence[Column], width: int) -> str:
-    """A line for each cell, and an empty one between rows."""
+def _cell_lines(columns: Sequence[Column], width: int) -> str:
     rows = []
     for row in zip(*(column.cells for column in columns), strict=True):
         lines = []
         for column, cell in zip(columns, row, strict=True):
-            line = f"{column.header}: {cell}" if column.header else cell
+            if column.header:
+                line = f"{column.header}: {cell}"
+            else:
+                line = cell
             if column.align == "right" and len(line) > width:
                 # A number is never torn, even if the terminal is narrower than it.
                 lines += [*wrapped(f"{column.header}:", width), f"  {cell}"]
@@ -268,17 +226,13 @@ def cell_lines(columns: Sequence[Column], width: int) -> str:
 
 
 def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also: str = "") -> None:
-    """Write a table to ``stream`` (stdout), on a terminal in its width.
-
-    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table
-    that ranks, whose first column is called ``#`` or nothing, has its first row in color.
-    """
+    """Write a table to ``stream`` (stdout), on a terminal in its width."""
     stream = stream or sys.stdout
     columns = [replace(c, cells=[*map(without_controls, c.cells)]) for c in columns]
     width = width_of(stream) or sys.maxsize
     kept = fitting(columns, width)
     if not kept:
-        stream.write(f"{cell_lines(columns, width)}\n")
+        stream.write(f"{_cell_lines(columns, width)}\n")
         return
     lines = table_lines(kept, width)
     if len(lines) > 1 and columns[0].header in RANKING:

@@ -9,14 +9,12 @@ Lines that start with ``|`` are a table, the first of them its header::
 which narrow terminals leave columns out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from deepvm.core.spelling import printable
 from deepvm.core.units import format_bytes, format_short, format_time, format_usd
@@ -51,18 +49,15 @@ def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
 
 def table_of(lines: Iterable[str]) -> list[Column]:
     """The columns of the table that lines describe."""
-    return [_column(header, cells) for header, *cells in zip(*map(_cells, lines), strict=True)]
-
-
-def _cells(line: str) -> list[str]:
-    return [cell[1:-1].translate(_VISIBLE) for cell in line.split("|")[1:-1]]
-
-
-def _column(header: str, cells: list[str]) -> Column:
-    match = _HEADER.fullmatch(header)
-    assert match is not None
-    right, whole, name, drop = match.groups()
-    return Column(name, "right" if right else "left", int(drop or 0), not whole, cells)
+    rows = [[cell[1:-1].translate(_VISIBLE) for cell in line.split("|")[1:-1]] for line in lines]
+    columns = []
+    for header, *cells in zip(*rows, strict=True):
+        match = _HEADER.fullmatch(header)
+        assert match is not None
+        right, whole, name, drop = match.groups()
+        align: Literal["left", "right"] = "right" if right else "left"
+        columns.append(Column(name, align, int(drop or 0), not whole, cells))
+    return columns
 
 
 @lru_cache(maxsize=1)
@@ -113,15 +108,9 @@ def scaled(number: float) -> str:
 
 def format_step(seconds: float) -> str:
     """Three digits in s, ms or us: steps last from microseconds to minutes."""
-    unit = "us"
-    size = 1e-6
-    if seconds >= 0.9995:
-        unit = "s"
-        size = 1.0
-    elif seconds >= 0.9995e-3:
-        unit = "ms"
-        size = 1e-3
-    value = seconds / size
+    sizes = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    unit = next((unit for unit, size in sizes.items() if seconds >= 0.9995 * size), "us")
+    value = seconds / sizes[unit]
     if value < 999.5:
         return f"{value:.3g} {unit}"
     return f"{value:.0f} {unit}"

@@ -1,14 +1,11 @@
 """GPUs that can be rented to train a model: a row for each GPU model and number of them in a VM."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deepvm.catalog.published.performance import PublishedPerformance
-from deepvm.catalog.published.prediction import OwnSteps
+from deepvm.catalog.published.performance import OwnSteps, PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
@@ -25,10 +22,7 @@ _HOUR_S = 3600
 
 @dataclass(frozen=True)
 class GpuRow:
-    """A GPU model and number of them in a VM: the type that trains most for its price.
-
-    ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
-    """
+    """A GPU model and number of them in a VM: the type that trains most for its price."""
 
     instance: InstanceType
     speed: TrainingSpeed | None
@@ -36,21 +30,16 @@ class GpuRow:
 
     @property
     def gpu(self) -> Gpu:
-        """The GPUs of a VM."""
         assert self.instance.gpu is not None
         return self.instance.gpu
 
     @property
     def waits(self) -> bool:
-        """Whether the GPUs may wait for the vCPUs of the type to read samples."""
         return self.speed is not None and self.speed.waits(0)
 
     @property
     def units_per_usd(self) -> float | None:
-        """Units of the workload that a dollar trains at the lowest price.
-
-        None where the speed is not known, or it is not sold.
-        """
+        """Units of the workload that a dollar trains at the lowest price."""
         if self.speed is None:
             return None
         return self.speed.interval.value * _HOUR_S / _lowest(self.instance) or None
@@ -83,9 +72,7 @@ def gpus(
     tables: OwnSteps | None = None,
     **workload: Any,
 ) -> Gpus:
-    """List GPUs with memory, prices, and how fast one VM trains a model.
-
-    The most work for a dollar comes first.
+    """List GPUs with memory, prices, and how fast one VM trains a model, the best value first.
 
     ``gpu``: a glob of GPU models. ``tables``: measured on your own machines,
     ``deepvm.load_tables()``. ``software`` and the rest say what is trained, as for
@@ -100,7 +87,12 @@ def gpus(
     if tables is not None:
         speeds = tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
-    every_row = [_row_of(types, training, gpu) for types in _by_gpus(catalog)]
+    kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
+    for one in catalog:
+        if one.gpu is not None and not one.unusable:
+            kind = (one.gpu.name, one.gpu.count, one.gpu.memory_gib)
+            kinds.setdefault(kind, []).append(one)
+    every_row = [_row_of(types, training, gpu) for types in kinds.values()]
     every_row.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.gpu.name, r.gpu.count))
     rows = tuple(r for r in every_row if fnmatchcase(r.gpu.name.casefold(), gpu.casefold()))
     if not rows:
@@ -109,18 +101,7 @@ def gpus(
     return Gpus(catalog, training.workload, rows)
 
 
-def _by_gpus(catalog: Catalog) -> Iterable[list[InstanceType]]:
-    """Types with the same GPUs, which differ in vCPUs and networks."""
-    kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
-    for instance in catalog:
-        gpu = instance.gpu
-        if gpu is not None and not instance.unusable:
-            kinds.setdefault((gpu.name, gpu.count, gpu.memory_gib), []).append(instance)
-    return kinds.values()
-
-
 def _row_of(types: Sequence[InstanceType], training: Training, asked: str) -> GpuRow:
-    """The type that trains most for its price; ``asked``: a GPU, or a glob of them."""
     speeds = [(t, speed_of_one(t, training)) for t in types]
     rows = [GpuRow(t, speed) for t, speed in speeds if not isinstance(speed, str)]
     measured = [row for row in rows if row.speed and row.speed.source is Source.MEASURED]
@@ -137,6 +118,5 @@ def _row_of(types: Sequence[InstanceType], training: Training, asked: str) -> Gp
 
 
 def _lowest(instance: InstanceType) -> float:
-    """The lower price, $/h; infinite where it is not sold."""
     prices = (instance.spot_usd_per_hour, instance.on_demand_usd_per_hour)
     return min((float(p) for p in prices if p is not None), default=float("inf"))

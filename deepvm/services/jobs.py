@@ -1,22 +1,20 @@
 """What a job would rent, before anything is rented: ``deepvm run --dry-run``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.core.bill import Bill, Rates, RentedVms, bill_of
 from deepvm.core.cluster.instances import Market
 from deepvm.core.extras import Extras
-from deepvm.jobs.decisions.price_caps import most_usd_per_hour
+from deepvm.jobs.cloud import RemoteCloud
+from deepvm.jobs.decisions.markets import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
-
-if TYPE_CHECKING:
-    from deepvm.jobs.jobfile import JobFile
+from deepvm.jobs.jobfile import JobFile
+from deepvm.jobs.submission import checked, head_pool
 
 # The role of the machine that runs the controller of a detached job
 HEAD = "head"
@@ -36,19 +34,10 @@ class MachineGroup:
     def pool(self) -> Pool:
         return self.pools[0]
 
-    @property
-    def max_usd_per_hour(self) -> float:
-        return self.most * max(pool.usd_per_hour for pool in self.pools)
-
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job would rent.
-
-    Attributes:
-        head: the machine for its controller, if that cannot run here. names: of what the job makes
-            in its cloud, by kind. rates: what the cloud charges besides machines, if known.
-    """
+    """What a job would rent."""
 
     name: str
     world: JobState
@@ -78,15 +67,12 @@ class JobPlan:
 
     @property
     def usd_per_hour(self) -> float:
-        """With the most machines, in the dearest of the pools."""
-        return round(sum(group.max_usd_per_hour for group in self.machines), 8)
+        each = (group.most * max(p.usd_per_hour for p in group.pools) for group in self.machines)
+        return round(sum(each), 8)
 
     @property
     def bill(self) -> Bill | None:
-        """What comes besides machines, counted as in a recommendation.
-
-        Jobs do not say how large disks are.
-        """
+        """What comes besides machines, counted as in a recommendation."""
         if self.rates is None:
             return None
         spot = sum(g.most for g in self.machines if g.pool.market == Market.SPOT.value)
@@ -96,16 +82,11 @@ class JobPlan:
 
 
 def plan_job(job: JobFile, file: Path, *, detach: bool = False) -> JobPlan:
-    """The plan of a job file at ``file``; nothing is rented, the cloud is asked what is free.
-
-    Raises RequestError, JobFormatError; RefusedError, UnknownError: the cloud cannot be used.
-    """
-    from deepvm.catalog.published.cloud_rates import rates_of
-    from deepvm.jobs.cloud import RemoteCloud
-    from deepvm.jobs.submission import checked, head_pool
-
+    """The plan of a job file at ``file``; nothing is rented, the cloud is asked what is free."""
     world, cloud = checked(job, file, time.time(), detach=detach)
-    head = head_pool(cloud) if detach else None
+    head = None
+    if detach:
+        head = head_pool(cloud)
     if not isinstance(cloud, RemoteCloud):
         return JobPlan(job.name, world, head, {})
     rates = rates_of(job.cloud, cloud.whole())

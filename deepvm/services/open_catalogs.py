@@ -1,11 +1,14 @@
 """Open the catalogs that the options of a plan name, and read what else they name."""
+# ``--reserved`` and ``--savings-plan``: the users' commitments. ``--mttp history``: how long the
+# spot VMs of their own jobs lived, used instead of a cloud's bands.
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 # each of thousands of calls, which maps and unmaps it every time (60 ms of `recommend`).
 import numpy  # noqa: F401
 
-from deepvm.core.options import USUAL_MODEL, workload_keywords
+from deepvm.core.options import USUAL_MODEL, AmountOptions, workload_keywords
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
-from deepvm.io.user_dirs import is_missing, own_data_folder
+from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
 
 if TYPE_CHECKING:
@@ -23,70 +26,37 @@ if TYPE_CHECKING:
     from deepvm.catalog.measured.tables import Tables
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.cluster.instances import Catalog, Quota
+    from deepvm.core.progress import Say
     from deepvm.core.training.speed import Training
     from deepvm.core.training.workload import Workload
     from deepvm.planner.regions import Comparison
 
-Say = Callable[[str], None]
-# Options that only make sense with a model
-_OF_A_MODEL = (
-    "seq",
-    "batch_per_gpu",
-    "global_batch",
-    "tokens",
-    "samples",
-    "epochs",
-    "dataset_size",
-    "activation_checkpointing",
-    "method",
-    "precision",
-    "software",
-    "placement_group",
-)
 # Options that only make sense with a cloud's market
 _OF_A_MARKET = ("profile", "price_basis", "prices", "days", "price_history", "placement_scores")
 
 
-def _command_line(name: str) -> str:
-    return ""  # where no settings are read, every option is from the command line
-
-
 @dataclass(frozen=True)
 class CatalogOpener:
-    """Opens the catalogs and files that options name.
-
-    Attributes:
-        say: called with notes. progress: called with the current activity.
-        describe: called with the catalogs of a market, to report where their prices come from.
-        set_by: the file or variable that has set an option, empty for the command line.
-    """
+    """Opens the catalogs and files that options name."""
 
     options: PlanFlags
     say: Say
     progress: Say
     describe: Callable[[Sequence[Catalog]], None]
-    set_by: Callable[[str], str] = _command_line
+    set_by: Callable[[str], str]
 
     def all(self) -> tuple[Catalog, ...]:
-        """One catalog per cloud and region, with the user's measurements.
-
-        Raises DataError, CloudError (``--prices live`` failed), or RequestError (options
-        contradict each other).
-        """
+        """One catalog per cloud and region, with the user's measurements."""
         options = self.options
         check(options)
         opened = self._of_market() or [self._other()]
         catalogs = with_figures(opened, options.tables, options.workload, self.say, self._steps)
         if options.mttp == HISTORY:
-            from deepvm.services.own_vms import with_history
-
-            catalogs = with_history(catalogs, self.say)
+            catalogs = self._with_history(catalogs)
         self._check_extras(catalogs)
-        if not options.reserved and not options.savings_plan:
-            return catalogs
-        from deepvm.services.own_vms import with_commitments
-
-        return with_commitments(catalogs, options.reserved, options.savings_plan, self.say)
+        if options.reserved or options.savings_plan:
+            return self._with_commitments(catalogs)
+        return catalogs
 
     def one(self) -> Catalog:
         """The catalog, for a command that takes only one. Raises RequestError."""
@@ -97,7 +67,6 @@ class CatalogOpener:
         return self.all()[0]
 
     def planned(self, catalog: Catalog) -> PlanFlags:
-        """The options with the files that they name, read for a catalog. Raises DataError."""
         options = self.options
         if options.mttp == HISTORY:  # it is in the catalog
             if options.interruption_rate is not None:
@@ -111,11 +80,10 @@ class CatalogOpener:
             job = read_job(Path(options.job_file))
             if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
                 self.say(f"{options.job_file}: its prices are not used, the catalog's are")
-        quotas = open_quotas(options.quota, catalog, self.say)
+        quotas = _open_quotas(options.quota, catalog, self.say)
         return replace(options, quotas=quotas, job=job, training=self._training(catalog))
 
     def placement(self, answers: Comparison) -> Placement | None:
-        """AWS's scores for the best cluster's spot VMs, if wanted and available."""
         if not self.options.placement_scores or not answers.ranked:
             return None
         from deepvm.catalog.market.open_markets import placement
@@ -138,17 +106,14 @@ class CatalogOpener:
         return None
 
     def _of_market(self) -> Sequence[Catalog]:
-        """Catalogs of clouds' markets; none if ``--catalog`` names something else.
-
-        Of several clouds, those without prices are left out, with a note.
-        """
         from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
 
         options = self.options
         names = options.clouds
         regions = options.regions
         if names:
-            _refuse_both(options.cloud[0], options.catalog, self.set_by)
+            if not self.set_by("catalog"):
+                _refuse_both(options.cloud[0], options.catalog)
         else:
             named = region_in(options.catalog)
             if named is None:
@@ -180,7 +145,6 @@ class CatalogOpener:
         return catalogs
 
     def _ignore_region(self, error: DeepVMError, where: str) -> None:
-        """Ignore a region that a setting names for all commands, else raise the error."""
         setter = self.set_by("region")
         if not setter:
             raise error
@@ -188,14 +152,11 @@ class CatalogOpener:
         self.say(f"region = {regions} ({setter}) has no effect {where}")
 
     def _market(self) -> Any:
-        """How to get prices; a setting for all commands must not contradict the command line."""
-        options = self.options
+        options = self.options  # a setting for all commands must not contradict the command line
         current = options.price_basis == "current"
         if options.price_history and current and not self.set_by("price_history"):
-            self.say(
-                f"--history {options.price_history} has no effect without --price-basis p50, p95"
-                " or max"
-            )
+            needed = "without --price-basis p50, p95 or max"
+            self.say(f"--history {options.price_history} has no effect {needed}")
         setter = self.set_by("prices")
         if options.offline and options.prices == "live" and setter and not self.set_by("offline"):
             self.say(f"prices = live ({setter}) has no effect with --offline")
@@ -203,7 +164,6 @@ class CatalogOpener:
         return options.market()
 
     def _other(self) -> Catalog:
-        """An embedded catalog or a file, for which few of the options about prices matter."""
         from deepvm.catalog.store import load_catalog
 
         options = self.options
@@ -216,10 +176,8 @@ class CatalogOpener:
             message = f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}"
             self._ignore_region(MissingDataError(message), f"on catalog {catalog.name}")
         if options.zone and not catalog.zones:
-            self.say(
-                f"--zone {options.zone} has no effect: catalog {catalog.name} does not tell zones"
-                " apart"
-            )
+            reason = f"catalog {catalog.name} does not tell zones apart"
+            self.say(f"--zone {options.zone} has no effect: {reason}")
         ignored = _given(options, _OF_A_MARKET)
         if options.source not in ("auto", "none") and not self.set_by("source"):
             ignored.append("source")
@@ -228,8 +186,51 @@ class CatalogOpener:
             self.say(f"--{flag} has no effect: catalog {catalog.name} is not read from AWS")
         return catalog
 
+    def _with_commitments(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
+        from deepvm.core.cluster.commitments import read_savings_plan, with_reserved, with_savings
+
+        plans = tuple(map(read_savings_plan, self.options.savings_plan))
+        if len({c.name.removesuffix(f"-{c.region}") for c in catalogs}) > 1:
+            for plan in (p for p in plans if p.glob == "*"):
+                allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
+                raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
+        discounted = with_savings(catalogs, plans)
+        for plan in plans:
+            idle = "what it costs while nothing runs is not counted"
+            self.say(f"savings plan: on-demand prices less {plan}; {idle}")
+        if not self.options.reserved:
+            return discounted
+        from datetime import datetime, timezone
+
+        from deepvm.documents.inputs.reserved import load_reserved
+
+        pools = load_reserved(self.options.reserved)
+        committed, notes = with_reserved(discounted, pools, datetime.now(timezone.utc))
+        for text in notes:
+            self.say(text)
+        return committed
+
+    def _with_history(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
+        from deepvm.core.lifetimes import FEWEST, history_words
+        from deepvm.jobs.history.history import History
+        from deepvm.jobs.history.pools import lives_by_type
+
+        with History.open() as history:
+            lives, _ = lives_by_type(history.machines(), time.time())
+        offered = {i.name for catalog in catalogs for i in catalog}
+        known = {name: life for name, life in lives.items() if name in offered}
+        if not known:
+            allowed = f"a time such as 3h: no type here has {FEWEST} preemptions of spot VMs"
+            raise RequestError("mttp", "history", allowed)
+        for name, life in sorted(known.items()):
+            self.say(f"by your history, {history_words(name, life)}")
+        self.say("the other types are counted by their bands")
+        return tuple(
+            replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c))
+            for c in catalogs
+        )
+
     def _check_extras(self, catalogs: Sequence[Catalog]) -> None:
-        """Note costs without known rates, and refuse kinds of disks that are not sold."""
         options = self.options
         for name in dict.fromkeys(c.name for c in catalogs if c.rates is None):
             for option in ("disk", "egress", "bucket", "nat"):
@@ -247,42 +248,32 @@ class CatalogOpener:
         refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))
 
     def _steps(self, tables: Tables, catalogs: Sequence[Catalog]) -> list[Catalog]:
-        """The catalogs with the user's steps of the model; none where eFLOPS and curves count.
-
-        Without a named model: steps of the usual one, if there are any.
-        """
         options = self.options
-        if not trains_a_model(options, catalogs[0]):
+        if not _trains_a_model(options, catalogs[0]):
             return []
         from deepvm.catalog.measured.apply import apply_steps
 
         workload = trained(options)
         applied = [apply_steps(tables, c, workload, options.software).catalog for c in catalogs]
-        if not options.names_a_model and not any(map(has_steps, applied)):
+        if not options.names_a_model and not any(map(_has_steps, applied)):
             return []
         if options.workload:
-            self.say(
-                f"--workload {options.workload} has no effect where a model is trained: its own"
-                " steps count"
-            )
+            reason = "where a model is trained: its own steps count"
+            self.say(f"--workload {options.workload} has no effect {reason}")
         return applied
 
     def _training(self, catalog: Catalog) -> Training | None:
-        """What is trained and how fast; None where eFLOPS are counted.
-
-        Raises RequestError, CatalogFormatError.
-        """
         options = self.options
-        if not trains_a_model(options, catalog):
-            for name in _given(options, _OF_A_MODEL):
+        if not _trains_a_model(options, catalog):  # eFLOPS are counted
+            names = [*(f.name for f in fields(AmountOptions)), "software", "placement_group"]
+            names = [name for name in names if name not in ("model", "params")]
+            for name in _given(options, names):
                 allowed = "only together with --model or --params"
                 raise RequestError(name, getattr(options, name), allowed)
             return None
         if options.estimates:
-            self.say(
-                "--estimates has no effect where a model is trained: its speed is predicted for"
-                " every type"
-            )
+            reason = "its speed is predicted for every type"
+            self.say(f"--estimates has no effect where a model is trained: {reason}")
         from deepvm.catalog.published.performance import PublishedPerformance
         from deepvm.core.training.speed import Training
 
@@ -294,15 +285,10 @@ class CatalogOpener:
 
 
 def own_tables(tables: str, workload: str = "") -> Tables | None:
-    """The measurements that ``--tables`` names.
-
-    None where there are none, and no workload asks for some.
-    """
+    """The measurements that ``--tables`` names."""
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.storage import CURRENT
-
         folder = own_data_folder(os.environ)
-        if folder is None or is_missing(folder / CURRENT):  # the tables' modules are slow to load
+        if folder is None or is_missing(folder / MEASURED):  # the tables' modules are slow to load
             return None
     from deepvm.catalog.measured.tables import open_tables
 
@@ -319,10 +305,7 @@ def with_figures(
     say: Say,
     steps: Callable[[Tables, Sequence[Catalog]], Sequence[Catalog]] | None = None,
 ) -> tuple[Catalog, ...]:
-    """Catalogs with measured eFLOPS and curves, or ``steps``; says which cannot be used.
-
-    Raises DataError, RequestError.
-    """
+    """Catalogs with measured eFLOPS and curves, or ``steps``; says which cannot be used."""
     measured = own_tables(tables, workload)
     if measured is None:
         if workload:
@@ -340,16 +323,11 @@ def with_figures(
     return tuple(replace(c, provenance=a) for c, a in zip(applied, abouts, strict=True))
 
 
-def has_steps(catalog: Catalog) -> bool:
-    """Whether steps of the user are in a catalog."""
+def _has_steps(catalog: Catalog) -> bool:
     return any(m.kind == "steps" for m in catalog.provenance.measured)
 
 
 def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, list[str]]:
-    """The named regions by cloud, by the form of their names; none: its usual one.
-
-    Raises RequestError.
-    """
     regions: dict[Cloud, list[str]] = {cloud: [] for cloud in clouds}
     for name in names:
         own = [c for c in clouds if name == "all" or re.fullmatch(c.region_form, name)]
@@ -361,7 +339,6 @@ def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, li
 
 
 def _given(options: PlanFlags, names: Sequence[str]) -> list[str]:
-    """Those of the options that are not at their defaults."""
     return [name for name in names if getattr(options, name) != getattr(PlanFlags, name)]
 
 
@@ -372,11 +349,7 @@ def trained(options: PlanFlags) -> Workload:
     return read_workload(**workload_keywords(options, USUAL_MODEL))
 
 
-def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
-    """Whether a model is trained.
-
-    One is assumed on real VMs of which eFLOPS are not known, unless the user counts in them.
-    """
+def _trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
     if options.model.casefold() == NO_MODEL:
         return False
     if options.names_a_model:
@@ -390,7 +363,7 @@ def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
         options.estimates,
         options.measured_on,
         options.workload,
-        catalog.provenance.measured and not has_steps(catalog),
+        catalog.provenance.measured and not _has_steps(catalog),
     )
     if catalog.memory_nodes is PAPER_NODES or any(in_eflops):
         return False
@@ -398,10 +371,7 @@ def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
 
 
 def check(options: PlanFlags) -> None:
-    """Find errors that do not depend on prices before users wait for prices.
-
-    Raises RequestError or DataError.
-    """
+    """Find errors that do not depend on prices before users wait for prices."""
     from deepvm.core.units import parse_seconds, to_decimal
     from deepvm.planner.request import PlanRequest, known_life_s
 
@@ -432,13 +402,7 @@ def check(options: PlanFlags) -> None:
         load_reserved(options.reserved)
 
 
-def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ...] | None:
-    """The account limits that ``--quota`` names.
-
-    None for the catalog's own, none at all for ``none``, else a file's.
-
-    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
-    """
+def _open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ...] | None:
     if name is None:
         return None
     if name.lower() == "none":
@@ -456,29 +420,23 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
     for family in dict.fromkeys(q.family for q in quotas if q.family not in families):
-        say(
-            f"{name}: no type of catalog {catalog.name} counts against {family!r}, only"
-            f" {', '.join(families)}"
-        )
+        others = ", ".join(families)
+        say(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {others}")
     return quotas
 
 
-def _refuse_both(cloud: str, catalog: str, set_by: Callable[[str], str]) -> None:
-    """Raise RequestError for ``--cloud`` and ``--catalog`` on one command line."""
-    if catalog != DEFAULT_CATALOG and not set_by("catalog"):
+def _refuse_both(cloud: str, catalog: str) -> None:
+    if catalog != DEFAULT_CATALOG:
         raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
 
 
-def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _command_line) -> str:
-    """The catalog that ``--cloud`` names, for a command that takes only one; else ``catalog``.
-
-    Raises RequestError.
-    """
+def market_of(cloud: str, catalog: str) -> str:
+    """The catalog that ``--cloud`` names, for a command that takes only one; else ``catalog``."""
     if not cloud:
         return catalog
     from deepvm.catalog.clouds import clouds_of
 
-    _refuse_both(cloud, catalog, set_by)
+    _refuse_both(cloud, catalog)
     first, *others = clouds_of([cloud])
     if others:
         raise RequestError("cloud", cloud, "one cloud; 'deepvm recommend' compares several")

@@ -1,10 +1,6 @@
-"""The options of ``recommend``, ``explain`` and ``sweep``.
-
-They are those of the planner, and the sources of catalogs. The module is light: ``--help`` loads
-it. Base classes have no ``__init__``, which takes longer to generate than all else here.
-"""
-
-from __future__ import annotations
+"""The options of ``recommend``, ``explain`` and ``sweep``."""
+# They are those of the planner, and the sources of catalogs. The module is light: ``--help`` loads
+# it. Base classes have no ``__init__``, which takes longer to generate than all else here.
 
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,11 +23,6 @@ NO_MODEL = "none"
 def catalog_option(help: str) -> Any:
     """The option ``--catalog``."""
     return option(DEFAULT_CATALOG, help, "NAME|FILE", group=PRICES, complete="complete_catalog")
-
-
-def runs_option(help: str) -> Any:
-    """The option ``--simulate``."""
-    return option(None, help, "RUNS", group=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -59,9 +50,7 @@ class MeasuredOptions(SourceOptions):
     """Adds the user's measurements."""
 
     tables: str = option(
-        "auto",
-        "Your measurements: the saved ones, none, or an exported FILE.",
-        "auto|paper|FILE",
+        "auto", "Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE"
     )
     workload: str = option(
         "", "Use measurements of this workload; see 'deepvm tables list'.", "NAME"
@@ -110,9 +99,7 @@ class CatalogOptions(MeasuredOptions):
         key="price-history",  # DEEPVM_HISTORY is where jobs are written down
     )
     network: str | None = option(
-        None,
-        "Peak or sustained bandwidth; default: the catalog's.",
-        choices=("peak", "baseline"),
+        None, "Peak or sustained bandwidth; default: the catalog's.", choices=("peak", "baseline")
     )
     placement_scores: bool = option(False, "Ask AWS for spot placement scores (rate-limited).")
     reserved: str = option("", "Reserved VMs and capacity blocks, with price and end.", "FILE")
@@ -122,10 +109,7 @@ class CatalogOptions(MeasuredOptions):
 
     @property
     def clouds(self) -> tuple[str, ...]:
-        """The named clouds, each once, ``all`` as all of them; empty: that of the catalog.
-
-        Raises RequestError.
-        """
+        """The named clouds, each once, ``all`` as all of them; empty: that of the catalog."""
         if not self.cloud:
             return ()
         from deepvm.catalog.clouds import clouds_of
@@ -134,7 +118,6 @@ class CatalogOptions(MeasuredOptions):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The named regions, each once. Raises RequestError: ``all`` and another one."""
         named = [word.strip() for text in self.region for word in text.split(",")]
         regions = tuple(dict.fromkeys(filter(None, named)))
         if "all" in regions and len(regions) > 1:
@@ -142,11 +125,8 @@ class CatalogOptions(MeasuredOptions):
             raise RequestError("region", "all", allowed)
         return regions
 
-    def market(self) -> MarketRequest:
-        """How to get prices.
-
-        Raises RequestError: --days is not 1 to 90, or --prices live with --offline.
-        """
+    def market(self) -> "MarketRequest":
+        """How to get prices."""
         from dataclasses import fields
 
         from deepvm.catalog.market.build_catalog import MarketRequest
@@ -155,21 +135,15 @@ class CatalogOptions(MeasuredOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
-class BudgetOptions:
-    """What a cluster may cost."""
-
+class _BudgetOptions:
     pw: str = option(
         MISSING, "The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget", group=BUDGET
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
-class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
-    """The options of every command that plans.
-
-    Files and the environment may set each, see :mod:`deepvm.cli.settings`. Numbers and sizes stay
-    text: the planner reads them, and its errors name the option.
-    """
+class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, _BudgetOptions):
+    """The options of every command that plans."""
 
     software: str = option(
         "eager",
@@ -178,10 +152,7 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
     )
     placement_group: bool = option(False, "The VMs are in a cluster placement group.", group=RENTED)
     quota: str | None = option(
-        None,
-        "Account limits in vCPUs, or none; default: the catalog's.",
-        "FILE|none",
-        group=RENTED,
+        None, "Account limits in vCPUs, or none; default: the catalog's.", "FILE|none", group=RENTED
     )
     job_file: str = option(
         "",
@@ -195,7 +166,6 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
 
     @property
     def has_job(self) -> bool:
-        """Whether the amount of training is given."""
         amounts = (self.work, self.tokens, self.samples, self.epochs)
         return bool(self.job_file) or any(amount is not None for amount in amounts)
 
@@ -204,4 +174,6 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
 class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 
-    simulate: str | None = runs_option("Also simulate the job on the ranked clusters: median, p95.")
+    simulate: str | None = option(
+        None, "Also simulate the job on the ranked clusters: median, p95.", "RUNS", group=OUTPUT
+    )

@@ -1,7 +1,4 @@
-"""Plan: rank clusters for a budget, explain why not another type, sweep budgets.
-
-``deepvm recommend`` and ``deepvm.recommend()`` give the same answer: both call this module.
-"""
+"""Plan: rank clusters for a budget, explain why not another type, sweep budgets."""
 
 from __future__ import annotations
 
@@ -17,15 +14,14 @@ from deepvm.planner.request import PlanRequest, with_tables
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
+    from deepvm.core.progress import Say
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.regions import Comparison
     from deepvm.planner.request import MeasuredTables
     from deepvm.planner.sweep import Sweep, SweepRow
-    from deepvm.services.simulated_ranking import Say
 
 
-def _ignore(text: str) -> None:
-    """Discard a note."""
+def _ignore(text: str) -> None: ...
 
 
 def recommend(
@@ -67,11 +63,7 @@ def recommend_in(
     say: Say = _ignore,
     reasons: bool = False,
 ) -> Comparison:
-    """Answer a request for each catalog of a cloud and region, and rank the answers together.
-
-    A catalog that cannot answer is left out; if none can, the first's error is raised. ``reasons``:
-    also compute what only reports for people show, which takes time.
-    """
+    """Answer a request for each catalog of a cloud and region, and rank the answers together."""
     from deepvm.planner.regions import cloud_name, compare
 
     answers: list[Recommendations] = []
@@ -89,11 +81,7 @@ def recommend_in(
         say(f"{cloud}region {catalog.region} is left out: {reason}")
     if request.work is None and simulate is None:
         return compare(answers)
-    from deepvm.services.simulated_ranking import (
-        read_runs,
-        simulate_ranking,
-        with_traced_lifetimes,
-    )
+    from deepvm.services.simulated_ranking import read_runs, simulate_ranking, with_traced_lifetimes
 
     runs = read_runs(simulate, job=request.work is not None)
     comparison = compare([simulate_ranking(answer, runs, say) for answer in answers])
@@ -118,9 +106,8 @@ def explain(
     :func:`deepvm.recommend`. Raises a RequestError for an unknown type, or an option that cannot be
     used.
     """
-    return explain_type(
-        with_tables(catalog, tables), PlanRequest.parse(budget, **options), name, say=say
-    )
+    own = with_tables(catalog, tables)
+    return explain_type(own, PlanRequest.parse(budget, **options), name, say=say)
 
 
 def explain_type(

@@ -1,12 +1,9 @@
-"""Simulate the job on the ranked clusters, and rank them again where the closed form does not hold.
-
-It is a service, because the planner is a lower layer than the simulator.
-"""
+"""Simulate the ranked clusters, and rank them again where the closed form does not hold."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,25 +19,22 @@ from deepvm.planner.search.enumeration import SolveStatus
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType
     from deepvm.core.preemption.job import Job
+    from deepvm.core.progress import Say
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
     from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import SweepRow
     from deepvm.simulator.results import Results
 
-Say: TypeAlias = Callable[[str], None]
 # A cluster, and the limit that it breaks
 LeftOut: TypeAlias = tuple[Recommendation, BindingConstraint]
 # By the job and the number of runs; None: that takes too long
 Seen: TypeAlias = "dict[object, Results | SimulationError | None]"
-
 RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
 MAX_RUNS = 100_000  # of --simulate; more add no information
-
 # Lifetimes and saves of one run:
 MAX_EVENTS = 5_000  # takes some ten seconds
 MAX_EVENTS_IN_ALL = 20_000  # of all clusters together
-
 MAX_CLUSTERS = 100  # to consider where the closed form fails
 # A cluster whose closed form is this much above another's is not expected to be better when
 # simulated
@@ -48,27 +42,21 @@ MARGIN = 1.1
 
 
 def read_runs(value: Any, *, job: bool) -> int | None:
-    """The value of ``--simulate``, if given; ``job``: whether there is one to simulate.
-
-    Raises RequestError.
-    """
+    """The value of ``--simulate``, if given; ``job``: whether there is one to simulate."""
     if value is None:
         return None
     if not job:
-        raise RequestError(
-            "simulate", value, "only together with --job, --work, --tokens, --samples or --epochs"
-        )
+        allowed = "only together with --job, --work, --tokens, --samples or --epochs"
+        raise RequestError("simulate", value, allowed)
     runs: int = whole(MAX_RUNS)(value, "simulate")
     return runs
 
 
 def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Recommendations:
-    """Simulate all clusters when ``runs`` is given, else those where the closed form fails.
-
-    Where the closed form fails, the simulation decides: clusters that break the job's limits are
-    replaced by the next ones, and objectives ``makespan`` and ``total-cost`` order by the simulated
-    means. Where it holds, a cluster next to a limit stays, with a warning: chance would decide.
-    """
+    """Simulate all clusters when ``runs`` is given, else those where the closed form fails."""
+    # Where it fails, the simulation decides: clusters that break the job's limits are replaced by
+    # the next ones, and ``makespan`` and ``total-cost`` order by the simulated means. Where it
+    # holds, a cluster next to a limit stays, with a warning: chance would decide.
     request = answer.request
     if request.work is None or answer.reference is None:
         return answer
@@ -85,9 +73,8 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
     kept, left_out = _walk(plans, simulator)
     if _ordered(request) and not request.weighs_doubt:
         kept.sort(key=lambda r: _figure(request, r))
-    kept = [
-        _limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: request.top], start=1)
-    ]
+    ranked = enumerate(kept[: request.top], start=1)
+    kept = [_limited(replace(r, rank=i), left_out) for i, r in ranked]
     if left_out:
         say(f"left out: {left_out[0][1].reason}")
         if not kept:
@@ -123,16 +110,15 @@ def _nothing_left(answer: Recommendations, limit: BindingConstraint) -> Recommen
     if limit.constraint == "deadline":
         advice = "allow more time"
     reason = f"no cluster keeps to the job's limits: {limit.reason}"
-    infeasible = Infeasible(limit.constraint, reason, advice)
-    answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
-    return replace(answer, configurations=(), alternatives=(), nearly=None)
+    why = Infeasible(limit.constraint, reason, advice)
+    answer = replace(answer, configurations=(), alternatives=(), nearly=None)
+    return replace(answer, status=SolveStatus.INFEASIBLE, infeasible=why)
 
 
 def _with_others(answer: Recommendations, simulator: _Simulator) -> Recommendations:
-    """The answer with its other clusters simulated: alternatives, nearly as good, next budget."""
-    alternatives = (
+    alternatives = [
         replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
-    )
+    ]
     nearly = answer.nearly and simulator.simulate(answer.nearly)
     if nearly and simulator.refusal(nearly):
         nearly = None
@@ -155,7 +141,6 @@ def _doubtful(r: Recommendation) -> bool:
 
 
 def _ordered(request: PlanRequest) -> bool:
-    """Whether clusters are ranked by the job's time or cost."""
     return request.needs_work and request.policy.value == "deepvm"
 
 
@@ -169,10 +154,6 @@ def _figure(request: PlanRequest, r: Recommendation) -> float:
 def _walk(
     plans: Iterable[Recommendation], simulator: _Simulator
 ) -> tuple[list[Recommendation], list[LeftOut]]:
-    """Go down the closed form's ranking.
-
-    Stop when enough clusters keep to the limits and no better one is expected.
-    """
     request = simulator.request
     kept = list[Recommendation]()
     left_out = list[LeftOut]()
@@ -188,16 +169,14 @@ def _walk(
         if sum(events.values()) > MAX_EVENTS_IN_ALL and len(events) > request.top:
             break
         new = simulator.simulate(r)
-        refusal = simulator.refusal(new)
-        if refusal is None:
-            kept.append(new)
-        else:
+        if refusal := simulator.refusal(new):
             left_out.append((new, refusal))
+        else:
+            kept.append(new)
     return kept, left_out
 
 
 def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
-    """Add the limit that a larger cluster of the same types broke when simulated."""
     mine = r.cluster
     known = {limit.constraint for limit in r.binding}
     for other, limit in left_out:
@@ -224,10 +203,7 @@ def simulate_why(why: WhyNot, request: PlanRequest, say: Say) -> WhyNot:
 def simulate_rows(
     rows: Iterable[SweepRow], request: PlanRequest, runs: int, say: Say
 ) -> tuple[SweepRow, ...]:
-    """Simulate the clusters of a sweep.
-
-    The closed form still decides which is best for a budget.
-    """
+    """Simulate the clusters of a sweep."""
     seen: Seen = {}
     simulated: list[SweepRow] = []
     broken: list[BindingConstraint] = []
@@ -245,14 +221,12 @@ def simulate_rows(
 
 @dataclass(frozen=True)
 class _Simulator:
-    """Simulates clusters; those that differ in their memory nodes only share one simulation."""
-
     request: PlanRequest
     work: Work
     reference: InstanceType
     runs: int | None
     say: Say
-    seen: Seen = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)  # shared by clusters that differ in memory nodes only
 
     def simulate(self, r: Recommendation) -> Recommendation:
         outlook = r.outlook
@@ -270,13 +244,11 @@ class _Simulator:
         return replace(new, warnings=(*r.warnings, *(b.reason for b in self.broken(new))))
 
     def refusal(self, r: Recommendation) -> BindingConstraint | None:
-        """The limit of the job that a cluster breaks, where the simulation decides."""
         if _doubtful(r):
             return next(iter(self.broken(r)), None)
         return None
 
     def broken(self, r: Recommendation) -> list[BindingConstraint]:
-        """The job's limits that the simulated means break."""
         outlook = r.outlook
         work = self.work
         broken = []
@@ -301,23 +273,22 @@ class _Simulator:
     def _results(
         self, job: Job, r: Recommendation, outlook: JobEstimate
     ) -> Results | SimulationError | None:
-        """None where that takes too long, or the error where the job makes no progress."""
         from deepvm.simulator.monte_carlo import simulate
 
         # Saves at even times cost the simulator nothing: it skips over them.
         events = outlook.preemptions
         if self.work.policy.fixed_steps:
             events += job.steps / self.work.policy.fixed_steps
-        if not events <= MAX_EVENTS:
-            but = "" if outlook.sound else ", though it is out of its range and may be far off"
-            self.say(
-                f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
-                f" the closed form{but}"
-            )
+        if not events <= MAX_EVENTS:  # takes too long
+            but = ", though it is out of its range and may be far off"
+            if outlook.sound:
+                but = ""
+            many = f"{events:.3g} lifetimes and saves take too long to simulate"
+            self.say(f"{r.cluster}: {many}; shown is the closed form{but}")
             return None
         try:
             return simulate(job, self.work.policy, runs=self.runs or RUNS, seed=0)
-        except SimulationError as error:
+        except SimulationError as error:  # the job makes no progress
             self.say(f"{r.cluster}: {error}")
             return error
 

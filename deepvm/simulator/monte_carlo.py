@@ -1,12 +1,4 @@
-"""Monte Carlo: runs in chunks with their own seeds, in process, in a pool, or on Dask.
-
-A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed
-gives the same runs wherever and in whatever order chunks are done, and whatever other cases there
-are; the chunks of all cases share the processes. A process holds one chunk at a time in full:
-memory grows only by a few numbers for each run.
-"""
-
-from __future__ import annotations
+"""Monte Carlo: runs in chunks with their own seeds, in process, in a pool, or on Dask."""
 
 import asyncio
 import logging
@@ -45,13 +37,10 @@ from deepvm.simulator.engine.state import Outcome
 from deepvm.simulator.jobfile import PRESETS, read_job
 from deepvm.simulator.results import Results
 
-CHUNK = 10_000
-"""Runs per chunk: enough to hide numpy's overhead, few enough for the memory."""
-MACHINES = 16 * CHUNK
-"""Machines per chunk: large clusters get smaller chunks, for the same reason."""
+CHUNK = 10_000  # Runs per chunk: enough to hide numpy's overhead, few enough for the memory
+MACHINES = 16 * CHUNK  # Machines per chunk: large clusters get smaller chunks, for the same reason
 CONNECT_S = 15.0
-_AHEAD = 256
-"""Least number of chunks submitted to a Dask cluster, which workers may join later."""
+_AHEAD = 256  # Least number of chunks submitted to a Dask cluster, which workers may join later
 
 
 def simulate(
@@ -69,20 +58,22 @@ def simulate(
     """Simulate a job ``runs`` times, from 1; the same ``seed``, from 0, gives the same runs.
 
     ``job``: also a preset, such as ``"gpt-1.3b"``, or a job file. ``policy``: also its name, such
-    as ``"every:10min"``.
-    ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``:
-    processes of this machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place.
+    as ``"every:10min"``. ``lives``: lifetimes of machines; by default drawn as the job says.
+    ``jobs``: processes of this machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster instead.
     ``progress``: gets the number of further runs that are done.
 
     Raises:
-        RequestError: a number out of range, or an unknown policy or executor. MissingExtraError: no
-        dask. JobFormatError, DataError: a job file that cannot be used. SimulationError: the job
-        makes no progress.
-        WorkerLostError: a process was killed.
-        CloudError: the Dask cluster does not answer, or has no workers.
+        RequestError: an argument is out of range or unknown. MissingExtraError: no dask.
+        JobFormatError, DataError: the job file cannot be used. SimulationError: the job makes no
+            progress. WorkerLostError: a process was killed. CloudError: the Dask cluster does not
+            answer, or has no workers.
     """
+    if not isinstance(job, Job):
+        job = PRESETS.get(str(job)) or read_job(Path(job))
+    if isinstance(policy, str):
+        policy = parse_policy(policy)
     (found,) = simulate_each(
-        [(_job(job), parse_policy(policy) if isinstance(policy, str) else policy)],
+        [(job, policy)],
         runs=runs,
         seed=seed,
         lives=lives,
@@ -96,12 +87,6 @@ def simulate(
     return found
 
 
-def _job(job: Job | str | Path) -> Job:
-    if isinstance(job, Job):
-        return job
-    return PRESETS.get(str(job)) or read_job(Path(job))
-
-
 def simulate_each(
     cases: Sequence[tuple[Job, SavePolicy]],
     *,
@@ -113,20 +98,13 @@ def simulate_each(
     deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Results | SimulationError]:
-    """Simulate several cases, each as :func:`simulate` would.
-
-    They share the processes, or the Dask cluster.
-
-    Returns:
-        The results, in the order of the cases; the error of a job that makes no progress.
-
-    Raises:
-        RequestError, MissingExtraError, WorkerLostError, CloudError: as :func:`simulate`.
-    """
+    """Simulate several cases; each result, or the error of a job that makes no progress."""
     runs = to_whole(runs, "runs", "a whole number from 1 to 100000000", least=1, most=10**8)
     seed = to_whole(seed, "seed", "a whole number from 0", least=0, most=2**63 - 1)
     jobs = to_whole(jobs, "jobs", "a number of processes from 1 to 1024", least=1, most=1024)
-    address = _dask_address(executor) if executor else ""
+    address = ""
+    if executor:
+        address = _dask_address(executor)
     running = [
         _Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases
     ]
@@ -152,19 +130,16 @@ Spec = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
 
 @dataclass(eq=False)
 class _Case:
-    """Progress of a case; ``left``: runs still to come, ``size``: runs of a chunk."""
-
     job: Job
     policy: SavePolicy
-    left: int
-    size: int
+    left: int  # runs still to come
+    size: int  # runs of a chunk
     parts: dict[int, Outcome] = field(default_factory=dict)
     failed: tuple[int, SimulationError] | None = None
 
     def tasks(
         self, lives: LifeSource | None, seed: int, deadline: Deadline | None
-    ) -> Iterator[Task]:
-        """Yield the chunks lazily; none after one has failed."""
+    ) -> "Iterator[Task]":
         runs = self.left
         job = self.job
         if lives is None:
@@ -172,18 +147,14 @@ class _Case:
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return
-            yield (
-                self,
-                number,
-                (job, self.policy, lives, min(self.size, runs - first), seed, number, deadline),
-            )
+            size = min(self.size, runs - first)
+            yield self, number, (job, self.policy, lives, size, seed, number, deadline)
 
     def take(self, number: int, outcome: Outcome | SimulationError) -> int:
-        """Keep the outcome of a chunk; returns by how many runs fewer are left."""
+        """Returns how many further runs are done."""
         done = 0
         if isinstance(outcome, SimulationError):
-            # Chunks are handed out in order, and all that were handed out come: the error of the
-            # first is the same whoever was faster.
+            # Chunks are handed out in order: the first error is the same whoever was faster
             if self.failed is None or number < self.failed[0]:
                 self.failed = number, outcome
             self.parts.clear()
@@ -195,7 +166,6 @@ class _Case:
         return done
 
     def answer(self, seed: int, deadline: Deadline | None) -> Results | SimulationError:
-        """The results, or the error."""
         if self.failed is not None:
             return self.failed[1]
         ordered = [self.parts.pop(number) for number in sorted(self.parts)]
@@ -218,10 +188,8 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 
 
 def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
-    """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
-    # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was
-    # killed, and that of concurrent.futures for chunks that are not wanted after Ctrl-C. Spawned: a
-    # fork of a process with threads (numpy's, or a notebook's) may hang.
+    # The standard library's pools hang when a worker is killed, or after Ctrl-C (ADR 5).
+    # Spawned: a fork of a process with threads (numpy's, or a notebook's) may hang.
     context = get_context("spawn")
     workers = []
     pipes = []
@@ -265,7 +233,14 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed,
 def _work(pipe: Connection) -> None:
     """In a process of its own: simulate chunks until the parent has ended, or was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()  # waits for a pipe that only the parent holds open
+        os._exit(143)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
             spec = pipe.recv()
@@ -275,13 +250,6 @@ def _work(pipe: Connection) -> None:
             except Exception as error:
                 outcome = error  # raised again by the parent
             pipe.send(outcome)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()  # waits for a pipe that only the parent holds open
-    os._exit(143)
 
 
 @contextmanager
@@ -299,7 +267,6 @@ def _ignoring_ctrl_c() -> Iterator[None]:
 
 
 def _dask_address(executor: str) -> str:
-    """``HOST:PORT``; a malformed address is refused before anything connects."""
     try:
         found = urlsplit(executor)
         if found.scheme == "dask" and found.hostname and found.port and not found.path:
@@ -314,6 +281,8 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
         from distributed import Client, KilledWorker
     except ImportError:
         raise MissingExtraError("executor", "distributed", "dask") from None
+    # Workers that lack a module say so with an ImportError
+    lost = (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError)
     with _quiet("distributed", "distributed.client"):
         client = _connected(Client, address)
         try:
@@ -338,15 +307,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
                         continue
                     yield *waiting.pop(future), _awaited(client, future)
                     more = 1
-        # Workers that lack a module say so with an ImportError.
-        except (
-            OSError,
-            asyncio.TimeoutError,
-            ValueError,
-            CancelledError,
-            KilledWorker,
-            ImportError,
-        ) as error:
+        except lost as error:
             if isinstance(error, DeepVMError):
                 raise
             advice = (
@@ -357,10 +318,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
 
 
 def _connected(kind: Any, address: str) -> Any:
-    """Connect a Dask client; ``kind`` is its untyped class."""
-    # Made in two steps, so that it is there also if it cannot connect. It has to be closed then:
-    # left to the end of the interpreter, it waits for its thread, which is gone, and says that it
-    # failed.
+    # In two steps: what cannot connect has to be closed, or it fails at the end of the process
     client = kind.__new__(kind)
     try:
         client.__init__(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
@@ -381,7 +339,6 @@ def _unreachable(address: str, error: BaseException, advice: str) -> CloudError:
 
 
 def _awaited(client: Any, future: Any) -> Outcome | SimulationError:
-    """The future's result; raises when the cluster has lost all its workers."""
     while True:
         try:
             return cast(Outcome | SimulationError, future.result(timeout=CONNECT_S))
@@ -391,7 +348,6 @@ def _awaited(client: Any, future: Any) -> Outcome | SimulationError:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Silence a library whose failures are raised as errors anyway."""
     logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]
     for log in logs:

@@ -31,7 +31,7 @@ from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpee
 from deepvm.core.lifetimes import KnownLifetime
 from deepvm.documents.build import document_of
 from deepvm.reports import documents
-from deepvm.reports.prices.diffs import csv_rows
+from deepvm.reports.prices.types import csv_rows
 from deepvm.reports.text import print_text
 
 PRICES = st.decimals("0.000001", "100000", places=6, allow_nan=False)

@@ -10,8 +10,7 @@ from decimal import Decimal
 import pytest
 from support.places import ROOT
 
-from deepvm.catalog.catalog_csv import format_csv
-from deepvm.catalog.catalog_files import JSON_CATALOG
+from deepvm.catalog.catalog_files import JSON_CATALOG, format_csv
 from deepvm.catalog.serialization import build_catalog, document_of
 from deepvm.catalog.store import DEFAULT_CATALOG, embedded_names, load_catalog
 from deepvm.core.cluster.instances import Market, quota_limit

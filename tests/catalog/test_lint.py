@@ -2,7 +2,7 @@
 
 import sys
 
-from deepvm.catalog.lint import catalog_warnings
+from deepvm.catalog.catalog_files import catalog_warnings
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup

@@ -37,7 +37,7 @@ from support.pace import soon  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.arguments import parse_every  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.format.manifest import Level, Shard  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
@@ -159,7 +159,7 @@ def test_one_tier_needs_no_list(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path.as_uri()) as saver:
         saver.save(block=True)
-    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [0]
+    assert [m.version for m in VersionFolder(tmp_path).versions("job")] == [0]
 
 
 def test_steps_of_another_optimizer_are_noticed(
@@ -417,7 +417,7 @@ def test_a_training_that_goes_back_waits_for_what_is_under_way(tmp_path: Path) -
     assert saver.restore_latest() == 4 == saver.version
     assert numbers_in(optimizer.param_groups[0]["params"]) == {4.0}
     assert all(handle.done for handle in saver.handles)
-    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [4, 2]
+    assert [m.version for m in VersionFolder(tmp_path).versions("job")] == [4, 2]
     saver.close()
     assert sorted(contents(tmp_path)) == [2, 4]
 
@@ -461,7 +461,7 @@ def test_a_training_that_goes_back_saves_on(every: str, tmp_path: Path) -> None:
         time.sleep(0.003)
     first, waited_s = made.last_step, made.last_s - restored_s
     job.saver.close()
-    assert first in {m.version for m in VersionFolder(tmp_path).manifests("job")}
+    assert first in {m.version for m in VersionFolder(tmp_path).versions("job")}
     if every == "0.05s":
         assert 5 < first < 30 and waited_s >= 0.05
     else:
@@ -544,7 +544,7 @@ def test_the_best_stays_until_a_better_one_comes(tmp_path: Path) -> None:
             optimizer.step()
             saver.save(block=True, best=step in (3, 5))
             saver.wait()
-    assert sorted(VersionFolder(tmp_path).manifests("job"), key=lambda m: m.version)[0].best
+    assert sorted(VersionFolder(tmp_path).versions("job"), key=lambda m: m.version)[0].best
     assert sorted(contents(tmp_path)) == [5, 6, 10]
 
 

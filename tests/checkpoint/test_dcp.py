@@ -25,8 +25,16 @@ from hypothesis import strategies as st
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
-from deepvm.checkpoint.dcp_folder import _MAGIC, METADATA, Piece, _Unpickler, seal, unseal
+from deepvm.checkpoint.dcp import (
+    _MAGIC,
+    METADATA,
+    DeepVMReader,
+    DeepVMWriter,
+    Piece,
+    _Unpickler,
+    seal,
+    unseal,
+)
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 

@@ -29,10 +29,11 @@ from support.checkpoint.train_sharded import differences  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
-from deepvm.checkpoint import Checkpointer, dcp_tiers  # noqa: E402
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint import dcp as dcp_tiers  # noqa: E402
 from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter  # noqa: E402
 from deepvm.checkpoint.files.export import export_safetensors  # noqa: E402
-from deepvm.checkpoint.format.shard import Level  # noqa: E402
+from deepvm.checkpoint.format.manifest import Level  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.node.versions import Reservation  # noqa: E402

@@ -136,7 +136,8 @@ def test_a_logger_that_fails_is_logged_once(
         raise ValueError("no network")
 
     saver = train(tmp_path, [bad, lambda event, facts: good.append(event)])
-    assert calls == ["snapshot"] and good.count("durable") == 3
+    # Two threads report the first version: either may come first
+    assert calls in (["snapshot"], ["durable"]) and good.count("durable") == 3
     assert [h.durable.result(0) for h in saver.handles] == [1, 2, 3]
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
         "bad failed at an event of the checkpoints; it gets no more of them"

@@ -1,5 +1,5 @@
 """The loss of one node, memory and disk, loses nothing acknowledged: a node is killed at each
-labelled point.
+labeled point.
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from support.checkpoint.images import FOLDER_LABELS  # noqa: E402
-from support.checkpoint.killing import (  # noqa: E402, F401  arena is a fixture
-    NODE,
-    Arena,
-    Broken,
-    arena,
-)
+from support.checkpoint.killing import NODE, Arena, Broken, arena  # noqa: E402, F401  arena is a fixture
 from support.checkpoint.losing import Loss, lose  # noqa: E402
 
 PIECES = {"data.mid-write": 5, "node.mid-chunk": 18}

@@ -13,12 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.checkpoint.killing import (  # noqa: E402, F401  arena is a fixture
-    Arena,
-    Broken,
-    Case,
-    arena,
-)
+from support.checkpoint.killing import Arena, Broken, Case, arena  # noqa: E402, F401  arena is a fixture
 from support.effort import sampled  # noqa: E402
 
 SEEN = {

@@ -81,7 +81,7 @@ def test_scripts_do_not_continue_each_other(
 
 
 NAME = (
-    "from deepvm.checkpoint.files.job_name import derived_name\nimport os, multiprocessing as"
+    "from deepvm.checkpoint.files.file_names import derived_name\nimport os, multiprocessing as"
     " m\n{}\n"
 )
 

@@ -44,14 +44,17 @@ from support.checkpoint.sharded_places import (  # noqa: E402
 from support.checkpoint.sharding import Ranks, load, same, whole  # noqa: E402
 from support.effort import in_ring_2  # noqa: E402
 
-from deepvm.checkpoint import dcp_tiers  # noqa: E402
+from deepvm.checkpoint import dcp as dcp_tiers  # noqa: E402
 from deepvm.checkpoint.files import shared_file_write  # noqa: E402
-from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.format.manifest import (  # noqa: E402
+    SUFFIX,  # noqa: E402
+    Level,
+    Shard,
+)
 from deepvm.checkpoint.node import version_registry  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.node.versions import Reservation  # noqa: E402
-from deepvm.checkpoint.tiers import bucket_parts  # noqa: E402
+from deepvm.checkpoint.tiers import checkpoint_store  # noqa: E402
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -160,10 +163,9 @@ def attempt(ranks: Ranks, version: int) -> bool:
 def check(place: Place, ranks: Ranks, returned: bool) -> None:
     """After an attempt at version 2 that met trouble, which is over now."""
     found = load(place.url)
-    assert same(found, whole(found["step"], 2)) and found["step"] in (
-        1,
-        2,
-    ), "parts of two versions, or of none"
+    assert same(found, whole(found["step"], 2)) and found["step"] in (1, 2), (
+        "parts of two versions, or of none"
+    )
     assert found["step"] == 2 or not returned, "acknowledged and gone"
     begin = time.monotonic()
     ranks.save(3)
@@ -317,8 +319,8 @@ def unsent_part(place: Place, victim: int) -> None:
         run = dcp_tiers._Sending._run
 
         def broken(self: Any) -> None:
-            if self._ticket.rank == victim:
-                self._tier = Unwilling(self._tier)
+            if self.ticket.rank == victim:
+                self.tier = Unwilling(self.tier)
             run(self)
 
         with patch.context() as trouble:
@@ -422,7 +424,7 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
     accepts_what_is_missing(patch.setattr)
     patch.setattr(shared_file_write, "until", lambda *_: None)
     patch.setattr(shared_file_write, "_refused", lambda part: False)
-    patch.setattr(bucket_parts.Parts, "joined", joined)
+    patch.setattr(checkpoint_store.CheckpointStore, "_joined", joined)
     patch.setattr(VersionRegistry, "commit", hasty)
     patch.setattr(version_registry, "seal_by_parts", sums_of_what_is_there)
 
@@ -465,7 +467,7 @@ def test_a_failed_save_that_holds_up_the_next_is_seen(
     monkeypatch.setattr(
         dcp_tiers._Sending, "_fail", lambda self, error: setattr(self, "_error", error)
     )
-    monkeypatch.setattr(bucket_parts, "LIMIT_S", 40.0)
+    monkeypatch.setattr(checkpoint_store, "LIMIT_S", 40.0)
     monkeypatch.setattr(dcp_tiers._Sending, "_ready", lambda self, end: None)
     with s3_place(tmp_path) as place, pytest.raises(AssertionError, match="holds"):
         unsent_part(place, 1)

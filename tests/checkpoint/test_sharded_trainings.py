@@ -18,13 +18,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint import object_store  # noqa: E402
 from support.checkpoint.killing import JOINT, SENDER, SNAPSHOT  # noqa: E402
 from support.checkpoint.memory_nodes import TOKEN, running  # noqa: E402
-from support.checkpoint.train_sharded import (  # noqa: E402
-    FIRST_SAFE,
-    NotKilledError,
-    Run,
-    differences,
-    read,
-)
+from support.checkpoint.train_sharded import FIRST_SAFE, NotKilledError, Run, differences, read  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
@@ -181,7 +175,7 @@ def test_copies_that_are_none_are_reported(
 ) -> None:
     """Two experts under one name, for one.
 
-    Of what is not sharded the neighbour's copy is compared, too.
+    Of what is not sharded the neighbor's copy is compared, too.
     """
     _, _, told = start("tensor", places("folder"), 2, 2, drift=True)
     assert "ranks 0, 1 hold different values of state['model']['2.bias']" in told

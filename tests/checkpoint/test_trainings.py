@@ -24,7 +24,7 @@ from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot  # noqa: E402
+from deepvm.checkpoint.snapshot.snapshotter import PendingSnapshot  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
@@ -68,7 +68,7 @@ def saved(folder: Path) -> dict[int, Any]:
     here = VersionFolder(folder)
     return {
         m.version: torch.load(here.file("job", m.version), weights_only=True)
-        for m in here.manifests("job")
+        for m in here.versions("job")
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,25 @@ from support.checkpoint.memory_nodes import running
 from support.command import Run
 from support.document_cases import Case, make_workshop
 
+from deepvm.cli.app import Entry, load
 from deepvm.cli.main import main
+
+_COMMANDS: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+
+def _load(entry: Entry) -> Any:
+    """A command, made once of what its module holds now."""
+    held = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
+    key = entry.name, id(held)
+    if key not in _COMMANDS:
+        _COMMANDS[key] = held, load(entry)
+    return _COMMANDS[key][1]
+
+
+@pytest.fixture(autouse=True)
+def _commands_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the time of a command goes into making its options."""
+    monkeypatch.setattr("deepvm.cli.app.load", _load)
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from support.effort import examples
 
 from deepvm.cli import settings as configuration
 from deepvm.cli.parameters import long_name, takes_flags, typed
+from deepvm.cli.plan.sweep import ExplainFlags, SweepFlags
 from deepvm.cli.settings import SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
 from deepvm.services.plan_options import PlanFlags, RankFlags
-from deepvm.services.sweep_options import ExplainFlags, SweepFlags
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
@@ -291,7 +291,7 @@ def test_files_are_looked_for_beside_the_file_that_names_them(
 
 BAD_FILES = {
     "unknown key": ('checkpoint-sise = "1GB"', "(did you mean checkpoint-size?)"),
-    "unknown key without a neighbour": ("\nxyzzy = 1", "unknown key 'xyzzy' (see 'deepvm config"),
+    "unknown key without a neighbor": ("\nxyzzy = 1", "unknown key 'xyzzy' (see 'deepvm config"),
     "section": ('[recommend]\nregion = "us-east-1"', "unknown key 'recommend'"),
     "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "repeated key max_nodes"),
     "switch": ("pw = 3\noffline = 1", "invalid value for offline: 1 (expected true or false)"),
@@ -411,11 +411,7 @@ def test_values_of_unknown_keys_are_not_shown(run: Run) -> None:
             "'total-cost'. Not from the command line: objective (DEEPVM_OBJECTIVE)",
         ),
         ("DEEPVM_CPU_ARCH", "sparc", "cpu-arch (DEEPVM_CPU_ARCH)"),
-        (
-            "DEEPVM_CHECKPOINT_SIZE",
-            "many",
-            "checkpoint-size (DEEPVM_CHECKPOINT_SIZE)",
-        ),
+        ("DEEPVM_CHECKPOINT_SIZE", "many", "checkpoint-size (DEEPVM_CHECKPOINT_SIZE)"),
         ("DEEPVM_TIME_LIMIT", "soon", "time-limit (DEEPVM_TIME_LIMIT)"),
         ("DEEPVM_DAYS", "99", "days (DEEPVM_DAYS)"),
         ("DEEPVM_PW", "-1", "--pw: '-1' cannot be used"),

@@ -18,6 +18,7 @@ from deepvm.reports.lab import files as lab_files
 from deepvm.services.schemas import DOCUMENTS, described
 
 REPEATABLE = [(c, case) for c, cases in CASES.items() for case in cases if not case.measures]
+LONG = {"reproduce", "performance check", "lab report"}  # seconds each
 
 
 def file_name(command: str, case: Case) -> str:
@@ -30,7 +31,14 @@ def test_each_case_has_its_own_file() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(("command", "case"), REPEATABLE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("command", "case"),
+    [
+        pytest.param(c, case, marks=[pytest.mark.system] if c in LONG else [])
+        for c, case in REPEATABLE
+    ],
+    ids=lambda value: str(value)[:40],
+)
 def test_documents(
     command: str, case: Case, call: Any, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,8 +46,11 @@ def test_documents(
     monkeypatch.setattr(lab_files, "write_figures", lambda *_: ())  # they were drawn just now
     printed["csv"] = masked(call(command, case, "csv"), workshop)
     name = file_name(command, case)
-    check_contract(f"{name}.json", printed["json"])
-    check_contract(f"{name}.csv", printed["csv"])
+    rel = 1e-9
+    if command == "profile fit":  # a search, which ends elsewhere on another processor
+        rel = 5e-3
+    check_contract(f"{name}.json", printed["json"], rel=rel)
+    check_contract(f"{name}.csv", printed["csv"], rel=rel)
     document = json.loads(printed["json"])
     if case == CASES[command][0]:
         assert yaml.safe_load(masked(call(command, case, "yaml"), workshop)) == document

@@ -91,9 +91,11 @@ def test_the_collector_of_a_program_that_calls_main_is_left_alone(run: Run) -> N
     """Only a process of its own need not look for garbage: frozen objects of another program are
     never freed.
     """
-    before = gc.get_freeze_count(), gc.get_threshold()
+    frozen, thresholds = gc.get_freeze_count(), gc.get_threshold()
     assert run(*QUICK)[0] == 0
-    assert (gc.get_freeze_count(), gc.get_threshold()) == before
+    # Fewer where something of before that was frozen is freed meanwhile
+    assert gc.get_freeze_count() <= frozen
+    assert gc.get_threshold() == thresholds
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import Run
 from support.fake_aws import FakeAws, serving
 from support.schemas import check
 
@@ -74,11 +75,28 @@ def environment(aws: FakeAws, folder: Path) -> dict[str, str]:
     }
 
 
+_RUN: list[Run] = []
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(run: Run) -> None:
+    _RUN[:] = [run]
+
+
 def deepvm(
-    environment: dict[str, str], *words: str, code: int = 0
+    environment: dict[str, str], *words: str, code: int = 0, process: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deepvm.cli.main", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    """``process``: in one of its own."""
+    if process:
+        command = [sys.executable, "-m", "deepvm.cli.main", *words]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=240, env=environment
+        )
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            ended = subprocess.CompletedProcess(words, *_RUN[0](*words))
     assert ended.returncode == code, ended.stderr
     for secret in (KEY, SECRET, TOKEN):
         assert secret not in ended.stdout + ended.stderr
@@ -94,7 +112,7 @@ def plan(environment: dict[str, str], *words: str) -> dict[str, Any]:
 
 
 def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, str]) -> None:
-    first = deepvm(environment, "recommend", "--pw", "3", "-o", "json")
+    first = deepvm(environment, "recommend", "--pw", "3", "-o", "json", process=True)
     found = json.loads(first.stdout)
     assert "fetching" in first.stderr
     best = found["configurations"][0]
@@ -102,11 +120,7 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
         best["gpu"]["instance_type"],
         best["gpu"]["count"],
         best["memory"]["instance_type"],
-    ) == (
-        "g4dn.xlarge",
-        13,
-        "c5n.xlarge",
-    )
+    ) == ("g4dn.xlarge", 13, "c5n.xlarge")
     assert best["usd_per_hour"] == 13 * 0.21 + 0.216
     assert best["zone"] == "use1-az6"
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]

@@ -139,7 +139,7 @@ PRINTED = [
     ("locale", "every"),
     [
         ("utf-8", 7),
-        ("posix", 7),
+        ("posix", 15),
         ("ascii", 7),
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in LOCALES),
     ],

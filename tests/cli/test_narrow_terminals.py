@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command import Run
@@ -17,6 +19,7 @@ from support.lab.made_folder import make, publish
 from support.places import GOLDEN_FOLDER
 from support.simulator.trace_files import write
 
+from deepvm.reports import terminal
 from deepvm.reports.terminal import pieces
 
 GOLDEN = GOLDEN_FOLDER
@@ -95,8 +98,16 @@ COMMANDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("narrow") / "lab"
+    make(folder)
+    publish(folder)
+    return folder
+
+
 @pytest.fixture
-def files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(tmp_path: Path, lab: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -105,8 +116,7 @@ def files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "a.json", ups)
     write(tmp_path / "b.json", ups[::-1])
     (tmp_path / "curve.csv").write_text("n,speedup\n1,1\n2,1.8\n4,3.1\n8,4.4\n16,5.1\n32,5.2\n")
-    make(tmp_path / "lab")
-    publish(tmp_path / "lab")
+    shutil.copytree(lab, tmp_path / "lab")
     assert run("catalog", "convert", "paper", "changed.csv")[0] == 0
     text = (tmp_path / "changed.csv").read_text()
     (tmp_path / "changed.csv").write_text(
@@ -147,24 +157,24 @@ SIMULATED = ["sweep", "--pw", "3", *WORK[2:], "--simulate", "20", "--policy", "d
 
 
 @pytest.mark.parametrize(
-    ("words", "first", "then"),
+    ("words", "pairs"),
     [
-        (SNAPSHOT, "VM interrupted", "cluster interrupted"),
-        (SIMULATED, "VM type", "VMs"),
-        (COMMANDS["sweep-work"], "VM type", "VMs"),
-        (COMMANDS["sweep"], "VM type", "VMs"),
-        (SIMULATED, "time 95 %", "VMs"),
-        (SIMULATED, "cost 95 %", "$/h"),
+        (SNAPSHOT, [("VM interrupted", "cluster interrupted")]),
+        (SIMULATED, [("VM type", "VMs"), ("time 95 %", "VMs"), ("cost 95 %", "$/h")]),
+        (COMMANDS["sweep-work"], [("VM type", "VMs")]),
+        (COMMANDS["sweep"], [("VM type", "VMs")]),
     ],
 )
 def test_what_is_misread_alone_is_never_shown_alone(
-    words: list[str], first: str, then: str, run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    pairs: list[tuple[str, str]],
+    run: Run,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever
     the width.
     """
-    from deepvm.reports import terminal
-
     asked: list[Sequence[terminal.Column]] = []
     real = terminal.fitting
 
@@ -174,9 +184,17 @@ def test_what_is_misread_alone_is_never_shown_alone(
 
     monkeypatch.setattr(terminal, "fitting", fitting)
     narrow(80, run, words)
+    for first, then in pairs:
+        assert seen_alone(asked[0], first, then, real) == {True, False}
+
+
+def seen_alone(
+    columns: Sequence[terminal.Column], first: str, then: str, fitting: Callable[..., Any]
+) -> set[bool]:
+    """Whether the first of two columns is shown, at all widths; never without the other."""
     seen = set()
     for width in range(40, 201):
-        kept = real(asked[0], width)
+        kept = fitting(columns, width)
         assert kept
         heads = [column.header for column in kept]
         alone, other = (
@@ -189,7 +207,7 @@ def test_what_is_misread_alone_is_never_shown_alone(
             widths = terminal.widths_of(kept, width)
             assert widths is not None
             assert widths[place] >= max(map(len, kept[place].cells))
-    assert seen == {True, False}
+    return seen
 
 
 def test_at_80_columns(run: Run, files: Path) -> None:

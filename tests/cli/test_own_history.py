@@ -119,6 +119,7 @@ def test_doubt_is_part_of_it(run: Run, place: str) -> None:
     assert few.low_s < 0.6 * many.low_s and few.high_s > many.high_s
 
 
+@pytest.mark.system
 def test_lives_that_were_ended_on_purpose_are_no_market_s(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 0.01, 50, cloud="local", zone="local")
     words = ("simulate", "--preset", "gpt-117m", "--runs", "5", "--lives")

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from deepvm.cli.repeated import command_of
+from deepvm.cli.parameters import words_of
 from deepvm.core.options import default_of, option_of
 from deepvm.services.plan_options import RankFlags
 
@@ -36,9 +36,7 @@ def test_only_what_differs_from_the_defaults() -> None:
         ),
         ({"exclude": ["-x"]}, "--pw 3 --exclude=-x"),
     ]:
-        assert (
-            command_of("recommend", RankFlags(pw="3", **changes)) == f"deepvm recommend {expected}"
-        )
+        assert shlex.join(words_of(RankFlags(pw="3", **changes))) == expected
 
 
 def other(name: str, default: object) -> Any:
@@ -85,7 +83,7 @@ def test_the_parser_reads_back_every_option() -> None:
 
     app.command()(recommend)
     given = {f.name: other(f.name, default_of(f)) for f in fields(RankFlags) if option_of(f)}
-    words = shlex.split(command_of("recommend", RankFlags(**given)))
+    words = ["deepvm", "recommend", *words_of(RankFlags(**given))]
     done = CliRunner().invoke(app, words[2:])
     assert done.exit_code == 0, done.output
     assert {name: getattr(read[0], name) for name in given} == given

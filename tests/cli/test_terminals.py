@@ -156,7 +156,7 @@ def test_errors_keep_to_the_width_and_commands_stay_whole(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "colour"),
+    ("environ", "color"),
     [
         ({"TERM": "xterm"}, True),
         ({"TERM": "xterm", "NO_COLOR": "1"}, False),
@@ -167,13 +167,13 @@ def test_errors_keep_to_the_width_and_commands_stay_whole(run: Run) -> None:
     ids=lambda e: "-".join(f"{k}={v}" for k, v in e.items()) if isinstance(e, dict) else "",
 )
 def test_colour_marks_the_first_row_warnings_and_errors(
-    environ: dict[str, str], colour: bool, run: Run, planned: None, monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], color: bool, run: Run, planned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     found = shown(run, COMMANDS["recommend"], 100)
     painted = [line for line in found.splitlines() if "\x1b[" in line]
-    if not colour:
+    if not color:
         assert painted == []
         return
     first, *others = painted

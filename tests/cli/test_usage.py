@@ -48,10 +48,7 @@ PAPER = ["--catalog", "paper"]
         ),
         (["profile", "eflops", "--model", "resent50"], "did you mean --model resnet50?"),
         (["catalog", "refresh", "--only", "sopt"], "did you mean --only spot?"),
-        (
-            ["recomend", "--pw", "3"],
-            "No such command 'recomend'. Did you mean 'recommend'?",
-        ),
+        (["recomend", "--pw", "3"], "No such command 'recomend'. Did you mean 'recommend'?"),
         (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'list'?"),
         (["help", "recomend"], "No such command 'recomend'. Did you mean 'recommend'?"),
         (["help", "-x"], "No such option: -x"),

@@ -9,12 +9,7 @@ from deepvm.catalog.published.hardware import accelerators
 from deepvm.catalog.published.workloads import presets
 from deepvm.catalog.store import load_catalog
 from deepvm.core import meanings
-from deepvm.core.meanings import (
-    meant_gpu,
-    meant_model,
-    none_of,
-    not_rented,
-)
+from deepvm.core.meanings import meant_gpu, meant_model, none_of, not_rented
 
 GPUS = [gpu.name for gpu in accelerators()]
 

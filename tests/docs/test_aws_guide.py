@@ -24,8 +24,7 @@ from support.jobs.runs import Home, until
 from support.jobs.simulated_aws import ec2, machines
 from support.pages import ROOT, blocks, text_of
 
-from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.aws.run_policy import POLICIES
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, policy
 
 __all__ = ["ec2", "machines"]
 
@@ -108,9 +107,8 @@ def test_what_is_set_up_is_what_jobs_need_and_is_removed_again(
         profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
         assert [role["RoleName"] for role in profile["Roles"]] == [name]
         found = iam.get_role_policy(RoleName=name, PolicyName="deepvm")["PolicyDocument"]
-        assert found == POLICIES[name.removeprefix("deepvm-").replace("job", "machine")](
-            Ec2Settings(REGION, bucket=THEIRS)
-        )
+        purpose = name.removeprefix("deepvm-").replace("job", "machine")
+        assert found == policy(purpose, Ec2Settings(REGION, bucket=THEIRS))
     (rule,) = s3.get_bucket_lifecycle_configuration(Bucket=THEIRS)["Rules"]
     assert rule["Status"] == "Enabled" and rule["AbortIncompleteMultipartUpload"] == {
         "DaysAfterInitiation": 1
@@ -152,7 +150,7 @@ def test_what_is_set_up_is_what_jobs_need_and_is_removed_again(
 def test_policies_are_no_longer_than_iam_takes() -> None:
     """Without blanks 6144 characters of a managed policy, 10240 of those in a role."""
     for purpose, limit in {"run": 6144, "head": 10240, "machine": 10240}.items():
-        text = json.dumps(POLICIES[purpose](Ec2Settings(REGION, bucket="b" * 63)))
+        text = json.dumps(policy(purpose, Ec2Settings(REGION, bucket="b" * 63)))
         assert len("".join(text.split())) <= limit
 
 

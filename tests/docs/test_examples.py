@@ -18,7 +18,7 @@ from support.checkpoint.memory_nodes import TOKEN, running
 from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 
 from deepvm.catalog.store import load_catalog
-from deepvm.io.free_port import free_port
+from deepvm.io.host_info import free_port
 
 CATALOG, JOB, SIMULATE = (
     "docs/reference/catalog-file.md",

@@ -13,10 +13,11 @@ from support.lab.made_folder import make
 from support.pages import ROOT, blocks, pages_with, text_of
 from support.schemas import check as check_schema
 
+from deepvm.documents.declared import properties
 from deepvm.lab.audit.gates import GATES
-from deepvm.lab.faults.fault import DiskFault, FaultSchedule
-from deepvm.lab.faults.fault_registry import FAULTS, find_fault
-from deepvm.lab.matrix import FORMAT, VARIANTS, Dataset, MatrixFile, Model, runs_of
+from deepvm.lab.faults.fault import DiskFault
+from deepvm.lab.matrix import FORMAT, VARIANTS, runs_of
+from deepvm.lab.registry import FAULTS, find_fault
 
 GUIDE, FILE, EXPLAIN = "docs/guide/lab.md", "docs/reference/matrix-file.md", "docs/explain/lab.md"
 
@@ -44,13 +45,15 @@ def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
 def test_the_example_has_every_key(tmp_path: Path) -> None:
     (text,) = blocks(FILE, "yaml")
     keys = {
-        key for model in (MatrixFile, Dataset, Model, FaultSchedule) for key in model.model_fields
+        key
+        for kind in ("MatrixFile", "Dataset", "Model", "FaultSchedule")
+        for key in properties(f"matrix.{kind}")
     }
     for key in keys - {"at", "min_world", "virtual_shards", "share", "mbps"}:
         assert re.search(rf"\b{key}:", text), key
     assert {
         key for row in rows(FILE, "which `deepvm lab list` names.") for key in named(row[0])
-    } == (set(MatrixFile.model_fields) - {"name"})
+    } == (set(properties("matrix.MatrixFile")) - {"name"})
 
 
 def test_all_faults_and_their_options_are_on_the_page() -> None:

@@ -19,7 +19,8 @@ import pytest
 from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
 
 from deepvm.cli.app import COMMANDS, load
-from deepvm.lab.certify.hints import _abort
+from deepvm.lab.certify.attempt import AttemptLog
+from deepvm.lab.certify.certifier import failure_hint
 
 CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
 NOT_HERE = ("sh node", "sh aws", "sh traces", "sh lab", "sh audit")
@@ -118,7 +119,7 @@ def test_what_ends_a_process_at_once_comes_after_the_last_save() -> None:
     texts += [path.read_text() for path in sorted((ROOT / "docs" / "examples").rglob("*.py"))]
     ends = [
         part
-        for text in [*texts, _abort("SIGABRT")]
+        for text in [*texts, failure_hint("SIGABRT", [], AttemptLog())]
         for part in text.split("\n\n")
         if "os._exit(0)" in part
     ]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from deepvm.core.cluster.instances import Market
-from deepvm.documents.build import document_of
-from deepvm.documents.json_schema import json_schema
-from deepvm.documents.values import ABSENT, With
+from deepvm.documents.build import ABSENT, With, document_of
+from deepvm.documents.declared import json_schema
 
 OBJECTS = {
     "Price": {

@@ -11,9 +11,15 @@ import jsonschema
 import pytest
 
 import deepvm
-from deepvm.documents.computed import COMPUTED
-from deepvm.documents.declared import columns, declared, definitions, object_in, properties
-from deepvm.documents.json_schema import json_schema
+from deepvm.documents.build import COMPUTED
+from deepvm.documents.declared import (
+    columns,
+    declared,
+    definitions,
+    json_schema,
+    object_in,
+    properties,
+)
 from deepvm.io.user_dirs import data_folder
 
 INNER = {
@@ -119,9 +125,9 @@ def test_columns_are_the_ways_to_values() -> None:
 FILES = [path.stem for path in (data_folder() / "documents").glob("*.json") if path.stem != "index"]
 WORDS = {"description", "type", "anyOf", "enum", "const", "$ref", "items", "additionalProperties"}
 WORDS |= {"at", "computed", "exact", "digits", "optional", "null", "after", "hidden", "column"}
-WORDS |= {"not_finite", "minimum", "exclusiveMinimum", "minItems", "maxItems"}
+WORDS |= {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
 WORDS |= {"maximum", "minLength", "maxLength", "format", "default", "discriminator"}
-WORDS |= {"prefixItems", "pattern", "exclusiveMaximum", "decimalPlaces"}
+WORDS |= {"prefixItems", "pattern", "exclusiveMaximum", "decimalPlaces", "propertyNames"}
 
 
 def parts(schema: Any) -> Iterator[Any]:
@@ -132,6 +138,7 @@ def parts(schema: Any) -> Iterator[Any]:
         *schema.get("prefixItems", ()),
         schema.get("items"),
         schema.get("additionalProperties"),
+        schema.get("propertyNames"),
     ):
         if inner is not None:
             yield from parts(inner)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from deepvm.documents import fields
+from deepvm.documents.fields import FORMATS
 from deepvm.documents.models import model_of
 
 DECLARED: dict[str, Any] = {
@@ -35,8 +35,8 @@ DECLARED: dict[str, Any] = {
                     "anyOf": [{"$ref": "test.Zone"}, {"$ref": "test.Region"}],
                     "discriminator": "kind",
                 },
-            },
-        },
+            }
+        }
     },
 }
 
@@ -85,12 +85,13 @@ def test_limits_of_lists_and_keys_of_later_versions(places: type[BaseModel]) -> 
 @pytest.mark.parametrize("text", ["20231001", "2023-W01-1", "2023-10-1", "2023-13-01", 20231001])
 def test_a_day_has_one_form(text: Any) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(fields.Day).validate_python(text)
+        TypeAdapter(FORMATS["day"]).validate_python(text)
 
 
-@pytest.mark.parametrize("kind", [fields.Price, fields.Number, fields.ShortWhole])
+@pytest.mark.parametrize("kind", ["price", "amount", "short_count"])
 @pytest.mark.parametrize("text", ["1_000", "\u0663", "0x10", "nan", "", True])
-def test_numbers_have_plain_digits(kind: Any, text: object) -> None:
+def test_numbers_have_plain_digits(kind: str, text: object) -> None:
+    number: TypeAdapter[Any] = TypeAdapter(FORMATS[kind])
     with pytest.raises(ValidationError):
-        TypeAdapter(kind).validate_python(text)
-    assert TypeAdapter(kind).validate_python("3e0") == 3
+        number.validate_python(text)
+    assert number.validate_python("3e0") == 3

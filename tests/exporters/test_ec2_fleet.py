@@ -29,8 +29,8 @@ from support.plans import PLANS, any_plan, gpu_vms, memory_vms, spot_only, tieri
 
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
-from deepvm.exporters.ec2_fleet import Ec2Fleet
-from deepvm.exporters.files import write_export
+from deepvm.exporters.aws import Ec2Fleet
+from deepvm.exporters.base import write_export
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 

@@ -27,8 +27,7 @@ from deepvm.cli.plan.export import export as command
 from deepvm.core.cluster.plan import Plan, PlanSource
 from deepvm.errors import DataError, RequestError
 from deepvm.exporters import base
-from deepvm.exporters.base import Export, Exporter, ExportFile, comment, tag
-from deepvm.exporters.files import write_export
+from deepvm.exporters.base import Export, Exporter, ExportFile, comment, tag, write_export
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import REGISTRY, SUMMARY, Tool, exporters, render
 from deepvm.io.own_package import OwnPackage
@@ -430,7 +429,7 @@ def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise DataError("no space left on device")
         path.write_bytes(data)
 
-    monkeypatch.setattr("deepvm.exporters.files.write_bytes", full)
+    monkeypatch.setattr("deepvm.exporters.base.write_bytes", full)
     with pytest.raises(DataError, match="no space"):
         write_export(FILES, tmp_path / "new" / "folder")
     assert list(tmp_path.iterdir()) == []

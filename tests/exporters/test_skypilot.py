@@ -20,7 +20,7 @@ from support.processes import until
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms
 from deepvm.errors import RequestError
-from deepvm.exporters.files import write_export
+from deepvm.exporters.base import write_export
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 from deepvm.io.own_package import OwnPackage
@@ -408,6 +408,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(TEXT, TEXT)
 @example(image="\x85", memory="\u2028\n ")
 @example(image=" # not a comment", memory="yes")
+@example(image="0", memory="0\n")
 @example(image="null", memory="- [a: b]\n\t")
 @example(image="1e3", memory="2026-08-10")
 def test_any_image_comes_back(image: str, memory: str) -> None:

@@ -24,8 +24,8 @@ from support.places import ROOT
 from support.plans import gpu_vms, spot_only, tiering
 from support.processes import descendants, until
 
-from deepvm.exporters.ec2_fleet import Ec2Fleet
-from deepvm.exporters.files import write_export
+from deepvm.exporters.aws import Ec2Fleet
+from deepvm.exporters.base import write_export
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 from deepvm.io.own_package import OwnPackage, own_package
@@ -264,10 +264,7 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(
         services[-1].facts |= {"local-ipv4": f"127.0.0.{number}", "placement/region": "us-east-1"}
         variables = {
             **{"PATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS_PORT": port},
-            **{
-                "AWS_ENDPOINT_URL": aws_url,
-                "DEEPVM_ROOT": str(tmp_path / f"vm-{number}"),
-            },
+            **{"AWS_ENDPOINT_URL": aws_url, "DEEPVM_ROOT": str(tmp_path / f"vm-{number}")},
             **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": services[-1].url, "MAX_RESTARTS": "3"},
             **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
         }
@@ -313,10 +310,7 @@ def test_user_data_goes_on_where_it_was(aws_url: str, tmp_path: Path) -> None:
             "MEMORY_PORT": str(free_port()),
             "MEMORY_SIZE": "64MiB",
         },
-        **{
-            "AWS_ENDPOINT_URL": aws_url,
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url,
-        },
+        **{"AWS_ENDPOINT_URL": aws_url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url},
         **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
     }
 

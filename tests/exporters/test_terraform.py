@@ -14,15 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans import (
-    PLANS,
-    SOURCE,
-    any_plan,
-    gpu_vms,
-    memory_vms,
-    spot_only,
-    tiering,
-)
+from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, spot_only, tiering
 from support.terraform import apply, expressions, leaves, terraform
 
 from deepvm.core.cluster.instances import Market
@@ -68,10 +60,7 @@ ATTRIBUTES = {
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
-    image="ami-1",
-    key_name="key",
-    subnet=("use1-az4=subnet-1",),
-    security_group=("sg-1", "sg-2"),
+    image="ami-1", key_name="key", subnet=("use1-az4=subnet-1",), security_group=("sg-1", "sg-2")
 )
 
 
@@ -209,11 +198,7 @@ SUBNET = st.text(st.characters(codec="utf-8", exclude_characters="\0="), min_siz
 @given(TEXT, TEXT, TEXT, SUBNET, TEXT)
 def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, group: str) -> None:
     options = ExportOptions(
-        image=image,
-        memory_image=memory,
-        key_name=key,
-        subnet=(subnet,),
-        security_group=(group,),
+        image=image, memory_image=memory, key_name=key, subnet=(subnet,), security_group=(group,)
     )
     found = {
         name: body.get("default")

@@ -18,7 +18,7 @@ from support.effort import examples
 from support.plans import PLANS, single_anchor, spot_only, tiering
 
 from deepvm.core.cluster.plan import Plan
-from deepvm.exporters.files import write_export
+from deepvm.exporters.base import write_export
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 

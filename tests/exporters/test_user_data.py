@@ -27,8 +27,7 @@ from support.processes import until
 
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
-from deepvm.exporters.aws import LARGEST
-from deepvm.exporters.ec2_fleet import Ec2Fleet
+from deepvm.exporters.aws import LARGEST, Ec2Fleet
 from deepvm.exporters.options import ExportOptions
 
 pytestmark = pytest.mark.slow  # scripts against a simulated AWS

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from deepvm.io import agent_peers
+from deepvm.io import agent_link
 from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, ScheduledSave
-from deepvm.io.agent_link import AgentLink
-from deepvm.io.agent_peers import Peers
+from deepvm.io.agent_link import AgentLink, Peers
 from deepvm.jobs.agent.liveness import ControllerLiveness
 
 STEPS = 200
@@ -68,7 +67,7 @@ def stores() -> list[Any]:
 def test_both_ways_say_the_same(
     tmp_path: Path, stores: list[Any], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_peers, "_LOOK_S", 0.002)
+    monkeypatch.setattr(agent_link, "_LOOK_S", 0.002)
     both, rng = Faulty(tmp_path, seed), random.Random(seed)
     barrier, found = threading.Barrier(2), [list[tuple[int, SaveReason]]() for _ in range(2)]
     pauses = [[rng.choice([0, 0, 0.001]) for _ in range(STEPS)] for _ in range(2)]
@@ -146,7 +145,7 @@ def test_ranks_that_never_come_are_awaited_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(agent_peers, "_ACK_S", 0.3)
+    monkeypatch.setattr(agent_link, "_ACK_S", 0.3)
     board = Board.create(tmp_path / BOARD)
     peers = Peers(board, torch.distributed.HashStore(), rank=0, local_rank=0, world=2)
     for step, least_s, most_s in ((5, 0.3, 5.0), (6, 0.0, 0.2)):

@@ -26,12 +26,7 @@ from deepvm.jobs.history.pools import learnt
 
 def test_nothing_happens() -> None:
     world = finished(Simulation(random.Random(1), JobLimits(2, 2), Faults()))
-    assert (world.job, world.generation, world.preemptions, world.counts.lost_steps) == (
-        Job.DONE,
-        1,
-        0,
-        0,
-    )
+    assert (world.job, world.generation, world.preemptions, world.lost_steps) == (Job.DONE, 1, 0, 0)
     assert len(world.machines) == 2
 
 
@@ -40,7 +35,7 @@ def test_nothing_happens() -> None:
 def test_no_step_is_lost_where_a_notice_comes_in_time(seed: int, size: tuple[int, int]) -> None:
     simulation = Simulation(random.Random(seed), JobLimits(*size), Faults(notices=3))
     world = finished(simulation)
-    assert world.job is Job.DONE and world.counts.lost_steps == simulation.lost == 0
+    assert world.job is Job.DONE and world.lost_steps == simulation.lost == 0
     assert world.notices == world.preemptions
 
 
@@ -70,7 +65,7 @@ def test_it_ends_and_leaves_nothing(
     world = finished(simulation)
     assert world.job is Job.DONE
     assert all(m.state.over or m.state is Machine.RELEASING for m in world.machines.values())
-    assert world.counts.saves.get(Reason.EMERGENCY, 0) <= notices
+    assert world.saves.get(Reason.EMERGENCY, 0) <= notices
 
 
 def test_a_script_that_ends_well_before_its_last_step() -> None:
@@ -119,7 +114,7 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
     assert world.save is not None and not world.save.safe and not acts
     world, acts = react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
     assert acts[0] == d.Release(first)
-    assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
+    assert world.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
 
 
 def running(*more: d.Event) -> JobState:
@@ -160,7 +155,7 @@ def test_a_rebalance_recommendation_is_an_insurance_and_nothing_else() -> None:
     assert running(d.Rebalanced("m7")).save is None
     world, acts = react(world, d.Safe(1, 40, Reason.INSURANCE), 3.0)
     assert world.save is None and not acts and world.members == ("m1",) and world.generation == 1
-    assert world.counts.saves == {Reason.INSURANCE: 1} and not world.notices
+    assert world.saves == {Reason.INSURANCE: 1} and not world.notices
 
 
 @pytest.mark.parametrize("first", [d.Rebalanced("m1"), d.SaveNow()])
@@ -189,7 +184,7 @@ def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
     )
     for event in events:
         world, _ = react(world, event, 2.0)
-    assert world.generation == 2 and world.counts.lost_steps == 0 and world.steps == 43
+    assert world.generation == 2 and world.lost_steps == 0 and world.steps == 43
 
 
 def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:

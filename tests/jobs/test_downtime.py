@@ -20,13 +20,10 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool, StepRate
-from deepvm.jobs.history.downtime import DOWNTIME, Downtime, caught_up, downtimes
-from deepvm.jobs.history.forecast import forecast
+from deepvm.jobs.history.forecast import forecast, step_time
 from deepvm.jobs.history.history import PLACE, EventRow, History, Sample
-from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.spent import CAUSES, spent
-from deepvm.jobs.history.timeline import losses
-from deepvm.jobs.history.validation import step_time
+from deepvm.jobs.history.job_report import CAUSES, final_document, spent
+from deepvm.jobs.history.timeline import DOWNTIME, Downtime, caught_up, downtimes, losses
 from deepvm.jobs.standing import standing_of
 from deepvm.reports.text import print_text
 

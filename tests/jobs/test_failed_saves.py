@@ -22,8 +22,7 @@ from deepvm.jobs.decisions.world import FailedSaves, JobLimits, JobState, Pool, 
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.wire import USER
-from deepvm.reports.jobs.events import closing_lines, event_line, words
-from deepvm.reports.jobs.live import Limits, live_lines
+from deepvm.reports.jobs.live import closing_lines, event_line, live_lines, words
 
 SPOT, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("m", "z", "on-demand", 1.0)
 
@@ -358,10 +357,10 @@ def test_saves_that_fail_are_counted_until_one_is_safe() -> None:
     world = trains(JobLimits(1, 1))
     for number in range(1, 4):
         world = after(world, [unsaved(Reason.INSURANCE)], 600.0 + number)
-        assert world.counts.failed == FailedSaves(number, number, "the bucket is full")
+        assert world.failed_saves == FailedSaves(number, number, "the bucket is full")
     world = after(world, [d.Unsaved(7, "of another generation", Reason.INSURANCE)], 604.0)
     world = after(world, [d.Safe(1, 520, Reason.INSURANCE)], 605.0)
-    assert world.counts.failed == FailedSaves(3, 0, "")
+    assert world.failed_saves == FailedSaves(3, 0, "")
 
 
 @pytest.mark.parametrize("wanted", [d.SaveNow(), d.Rebalanced("m1")])
@@ -371,7 +370,7 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
     while world.save is not None:
         second += 5.0
         before, world = world, after(world, [d.Heartbeat("m1", 1, int(second), warm=True)], second)
-    assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, silent("10 min"))
+    assert second == 1201.0 and world.failed_saves == FailedSaves(1, 1, silent("10 min"))
     (row,) = rows_of(before, world, [])
     assert row.facts["reason"] == before.save.reason.value  # the lab asks which save it was
     assert row.kind == "unsaved" and event_line(row) == f"no version was saved: {silent('10 min')}"
@@ -388,7 +387,7 @@ def silent(took: str) -> str:
 def test_a_script_that_has_saved_before_is_not_suspected_of_using_no_checkpointer() -> None:
     world = after(trains(JobLimits(1, 1)), [d.Safe(1, 100, Reason.INSURANCE), d.SaveNow()], 601.0)
     world = after(world, [d.Heartbeat("m1", 1, 700, warm=True)], 1201.0)
-    assert world.counts.failed.why == "the script did not answer the request to save in 10 min"
+    assert world.failed_saves.why == "the script did not answer the request to save in 10 min"
 
 
 def reported(
@@ -396,7 +395,7 @@ def reported(
 ) -> tuple[JobState, list[str]]:
     """With some events, and what is reported of versions that did not come."""
     world = after(before, events, now_s)
-    rows = rows_of(before, world, [(e, {}) for e in events if isinstance(e, d.Unsaved)])
+    rows = rows_of(before, world, [e for e in events if isinstance(e, d.Unsaved)])
     return world, [event_line(row) for row in rows if row.kind == "unsaved"]
 
 
@@ -409,18 +408,18 @@ def noticed() -> JobState:
 
 def test_an_emergency_version_that_never_comes_is_counted_and_told() -> None:
     world, said = reported(noticed(), [d.Heartbeat("m1", 1, 600, warm=True)], 719.0)
-    assert world.counts.failed.total == 0 and not said
+    assert world.failed_saves.total == 0 and not said
     world, said = reported(world, [d.Heartbeat("m1", 1, 601, warm=True)], 720.0)
-    assert world.counts.failed == FailedSaves(1, 1, silent("2 min"))
+    assert world.failed_saves == FailedSaves(1, 1, silent("2 min"))
     assert said == [f"no version was saved: {silent('2 min')}"]
     world, said = reported(world, [d.Tick()], 721.0)
-    assert world.counts.failed.total == 1 and not said
+    assert world.failed_saves.total == 1 and not said
 
 
 def test_a_machine_that_goes_before_its_limit_takes_its_version_along() -> None:
     """The cloud may end it a moment before the time of its notice."""
     world, said = reported(noticed(), [d.InstancesListed({}, {"m1": (1.0, 719.0)})], 719.5)
-    assert world.counts.failed == FailedSaves(1, 1, "trainers ended before it was safe")
+    assert world.failed_saves == FailedSaves(1, 1, "trainers ended before it was safe")
     assert said == ["no version was saved: trainers ended before it was safe"]
 
 
@@ -429,9 +428,9 @@ def test_the_last_version_that_never_comes_is_counted_and_told() -> None:
         trains(JobLimits(1, 1, end_s=1000.0, version_s=40.0)), [d.Stop("the user")], 600.0
     )
     world, said = reported(world, [d.Heartbeat("m1", 1, 600, warm=True)], 999.0)
-    assert world.counts.failed.total == 0 and not said
+    assert world.failed_saves.total == 0 and not said
     world, said = reported(world, [d.Heartbeat("m1", 1, 900, warm=True)], 1001.0)
-    assert world.job is Job.STOPPED and world.counts.failed.total == 1 and len(said) == 1
+    assert world.job is Job.STOPPED and world.failed_saves.total == 1 and len(said) == 1
 
 
 def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed() -> None:
@@ -443,9 +442,9 @@ def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed() -> None
             else asked()
         )
         safe = after(world, [d.Safe(1, 520, reason)], 602.0)
-        assert after(safe, [d.Tick()], 5000.0).counts.failed.total == 0
+        assert after(safe, [d.Tick()], 5000.0).failed_saves.total == 0
         trained = after(world, [d.Ended("m1", 1, 0, 520)], 602.0)
-        assert trained.job is Job.DONE and trained.counts.failed.total == 0
+        assert trained.job is Job.DONE and trained.failed_saves.total == 0
 
 
 def test_a_save_that_was_given_up_is_not_counted_again() -> None:
@@ -463,31 +462,30 @@ def test_a_save_that_was_given_up_is_not_counted_again() -> None:
                 [d.Heartbeat("m1", 1, int(second), warm=True), d.Heartbeat("m2", warm=True)],
                 second,
             )
-        assert second == 1201.0 and world.counts.failed.total == 1
+        assert second == 1201.0 and world.failed_saves.total == 1
         world, said = reported(world, [unsaved(reason)], 1202.0)
-        assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), (
+        assert world.failed_saves == FailedSaves(1, 1, "the bucket is full"), (
             "why, now that it is known"
         )
         assert said == ["no version was saved: the bucket is full"]
         world, said = reported(world, [unsaved(Reason.INSURANCE)], 1203.0)
-        assert world.counts.failed.total == 2, "one that was not requested"
+        assert world.failed_saves.total == 2, "one that was not requested"
 
 
 def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_generation() -> None:
     world = after(trains(JobLimits(1, 1)), [d.SaveNow()], 601.0)
     world = after(world, [d.Heartbeat("m1", 1, 700, warm=True)], 1201.0)
     assert (
-        world.counts.failed.total == 1
-        and from_document(to_document(world), world.machines) == world
+        world.failed_saves.total == 1 and from_document(to_document(world), world.machines) == world
     )
     late = after(world, [d.Safe(1, 600, Reason.PERIODIC)], 1202.0)
-    assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).counts.failed == FailedSaves(
+    assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).failed_saves == FailedSaves(
         2, 1, "the bucket is full"
     )
     again = after(with_generation_broken(world), [d.Tick()], 1202.0)
     assert again.generation == 2
     again = after(again, [d.Unsaved(2, "the bucket is full", Reason.PERIODIC)], 1203.0)
-    assert again.counts.failed.total == 2
+    assert again.failed_saves.total == 2
 
 
 def test_what_people_see_of_it() -> None:
@@ -502,7 +500,7 @@ def test_what_people_see_of_it() -> None:
         == "2 saves failed, 2 since the newest version: the bucket is full"
     )
     assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(
-        live_lines("job", world, Limits(), [], 200)
+        live_lines("job", world, [], 200)
     )
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
     (line,) = closing_lines(stopped, world.terms, [], Path("/x"), "job-2")

@@ -99,7 +99,7 @@ def test_a_job_without_its_data_ends_with_a_code_of_its_own() -> None:
     for more, code in [({"data": True}, 4), ({"data": False}, 1), ({}, 1)]:
         report = event_of("m1", {"event": "unusable", "why": "data: it: there is nothing", **more})
         assert report is not None
-        world, _ = react(started(JobLimits(1, 1)), report[0], 5.0)
+        world, _ = react(started(JobLimits(1, 1)), report, 5.0)
         assert world.job is Job.FAILED
         written = json.loads(json.dumps(to_document(world)))
         again = from_document(written, world.machines)

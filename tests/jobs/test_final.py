@@ -18,7 +18,6 @@ from deepvm.jobs.decisions.events import Safe
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
-    Counts,
     JobLimits,
     JobState,
     MachineRecord,
@@ -28,9 +27,8 @@ from deepvm.jobs.decisions.world import (
     StepGap,
 )
 from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
-from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.spent import restarts, spent
-from deepvm.reports.jobs.events import words
+from deepvm.jobs.history.job_report import final_document, restarts, spent
+from deepvm.reports.jobs.live import words
 from deepvm.reports.jobs.run_page import RunPage
 from deepvm.reports.text import print_text
 
@@ -168,12 +166,7 @@ def crashing() -> tuple[JobState, list[EventRow]]:
     events.append(EventRow(at_s + 6.08, "ended", "done", {**facts, "code": 0, "step": 50}))
     one = replace(machine("m1", 1.0, at_s + 7.0), trained_s=10.0)
     facts_s = replace(world(0.0).facts, step_s=0.02)
-    return (
-        world(
-            at_s + 7.0, one, facts=facts_s, reached=50, generation=11, counts=Counts(lost_steps=5)
-        ),
-        events,
-    )
+    return (world(at_s + 7.0, one, facts=facts_s, reached=50, generation=11, lost_steps=5), events)
 
 
 def test_trainers_that_load_or_hang_make_no_steps() -> None:
@@ -199,9 +192,9 @@ def test_trainers_that_load_or_hang_make_no_steps() -> None:
 
 def test_steps_that_were_done_twice_have_their_share() -> None:
     """The last step may have been a slow one: 20 of 100 steps done are a fifth of the time."""
-    counts, last = Counts(lost_steps=20), world(100.0).facts
+    last = world(100.0).facts
     known = world(
-        100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last
+        100.0, machine("m1", 0.0, None), lost_steps=20, reached=80, saving_s=10.0, facts=last
     )
     found = breakdown(0.0, known, rows((0.0, "running")))
     assert found == {
@@ -398,9 +391,7 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
     job: Job, lost: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = replace(machine("m1", 0.0, 30.0), trained_s=2.0)
-    known = replace(
-        world(30.0, one, reached=28, version=2, counts=Counts(lost_steps=lost)), job=job
-    )
+    known = replace(world(30.0, one, reached=28, version=2, lost_steps=lost), job=job)
     document = final_document("job", 0.0, known, [], {})
     assert (document["unsaved_steps"], document["lost_steps"]) == (26, lost)
     print_text("job", document=document, events=())

@@ -15,13 +15,13 @@ from support.jobs.kills import SYNCED
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.hangs import adopted, forgiven
 from deepvm.jobs.decisions.reconcile import orders_of, react, with_generation_broken
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
-from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Reason
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.history.job_report import final_document
-from deepvm.reports.jobs.events import closing_lines
+from deepvm.reports.jobs.live import closing_lines
 
 SPOT = Pool("a", "z", "spot", 3.6)
 BOTH = ("m1", "m2")

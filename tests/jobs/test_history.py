@@ -189,9 +189,7 @@ def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
                     name,
                     world,
                     after,
-                    rows_of(
-                        world, after, [] if isinstance(event, d.InstancesListed) else [(event, {})]
-                    ),
+                    rows_of(world, after, [] if isinstance(event, d.InstancesListed) else [event]),
                 )
                 world = after
         machines = history.machines()
@@ -236,6 +234,13 @@ def of_version_1(place: str, folder: Path) -> None:
             )
             connection.execute(_META.update().values(version=1))
     assert "cloud" in _TABLES.tables["machines"].c
+
+
+def test_the_state_of_a_job_that_is_not_there(tmp_path: Path) -> None:
+    """A controller may fail before it adds its job."""
+    place = {PLACE: str(tmp_path / "history.db")}
+    with History.open(place) as history, pytest.raises(DataError):
+        history.world("none")
 
 
 def test_an_older_database_is_brought_up_to_date(place: str, tmp_path: Path) -> None:
@@ -323,10 +328,7 @@ def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
         ("/proc/none/history.db", "DEEPVM_HISTORY"),
         ("postgresql://nobody:secret@127.0.0.1:9/none", "cannot be used"),
         ("postgres://nobody:secret@127.0.0.1:9/none", "cannot be used: connection"),
-        (
-            "postgresql://nobody:secret@127.0.0.1:port/none",
-            "'postgresql://...' .expected",
-        ),
+        ("postgresql://nobody:secret@127.0.0.1:port/none", "'postgresql://...' .expected"),
         ("mysql://nobody:secret@127.0.0.1:9/none", "'mysql://...' .expected the name of an SQLite"),
         ("://secret", "DEEPVM_HISTORY: '://...' .expected"),
     ],

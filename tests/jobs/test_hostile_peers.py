@@ -17,12 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from support.http_server import QuietServer
 from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
+from deepvm.jobs.controller.api import MOST_STRANGERS
 from deepvm.jobs.controller.messages import can_know, event_of
-from deepvm.jobs.controller.server import MOST_STRANGERS
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.wire import HEADER, LARGEST, USER, WireError, new_secret, secret_of
@@ -260,7 +261,7 @@ def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: 
         asking = threading.Thread(
             target=lambda: answers.append(
                 first.ask("/schedule", {"generation": 1, "step": 9, "save": [1, 0, 1]})
-            ),
+            )
         )
         for machine in ("m1", "m2"):
             Peer(found, machine).ask("/beat", {**BEAT, "generation": 1, "scheduled": 5})
@@ -272,10 +273,9 @@ def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: 
         suspected = [
             e.facts["id"] for e in found.events() if e.facts.get("state") == Machine.SUSPECT.value
         ]
-        assert sorted(suspected) == [
-            "m1",
-            "m2",
-        ], "they must not go on, each with another step saved"
+        assert sorted(suspected) == ["m1", "m2"], (
+            "they must not go on, each with another step saved"
+        )
         until(lambda: found.world().formed and found.world().generation > 1)
 
 
@@ -286,9 +286,7 @@ def test_a_report_that_comes_twice_counts_once(tmp_path: Path) -> None:
         saved = next(report for report in REPORTS if report["event"] == "saved")
         for more in (0, 0, 1):
             assert peer.send("/report", {"events": [{**saved, "of": number + more}]})[0] == 200
-            assert (
-                found.kinds().count("safe") == sum(found.world().counts.saves.values()) == 1 + more
-            )
+            assert found.kinds().count("safe") == sum(found.world().saves.values()) == 1 + more
 
 
 def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
@@ -324,9 +322,9 @@ def test_what_a_machine_may_say_that_is_over() -> None:
         assert found is not None
         record = MachineRecord("m1", Pool("a", "z", "spot", 1.0), 0.0)
         world = JobState(JobLimits(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
-        assert can_know(world, "m1", found[0])
+        assert can_know(world, "m1", found)
         over = world.with_machine(replace(record, state=Machine.ENDED))
-        assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
+        assert can_know(over, "m1", found) == (report["event"] == "setup-failed")
 
 
 # --- a controller that is none --------------------------------------------------------------------
@@ -370,9 +368,7 @@ SHUTDOWN = json.dumps({"shutdown": True, "generation": 99}).encode()
     ],
 )
 def test_an_agent_believes_no_other_controller(answer: tuple[int, bytes, str]) -> None:
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("Liar", (_Liar,), {"answers": [answer]})
-    )
+    server = QuietServer(("127.0.0.1", 0), type("Liar", (_Liar,), {"answers": [answer]}))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     over = threading.Event()
     try:

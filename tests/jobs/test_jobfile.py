@@ -16,16 +16,9 @@ from support.places import ROOT
 
 from deepvm.cli.main import main
 from deepvm.errors import DeepVMError, JobFormatError, RequestError
+from deepvm.io.agent_board import MOST_RANKS
 from deepvm.jobs.history.history import History
-from deepvm.jobs.jobfile import (
-    FORMAT,
-    JobFile,
-    Range,
-    changed,
-    job_of_plan,
-    read_job_file,
-    remarks,
-)
+from deepvm.jobs.jobfile import FORMAT, JobFile, changed, job_of_plan, read_job_file, remarks
 from deepvm.jobs.rented import rented_of
 from deepvm.jobs.submission import check_script, submit
 
@@ -58,7 +51,10 @@ def parsed(text: str) -> str:
 
 def test_all_keys() -> None:
     found = FORMAT.parse(textwrap.dedent(WHOLE), "job.yaml")
-    assert found.machines.count == Range(min=2, max=4) and found.budget.deadline == 43200
+    assert (found.machines.count.min, found.machines.count.max) == (
+        2,
+        4,
+    ) and found.budget.deadline == 43200
     assert found.env == {"OMP_NUM_THREADS": "1", "SEED": "7"}
     assert found.inject is not None and (found.inject.mttp, found.inject.missed) == (30, 0.1)
     assert found.data == {"train": "s3://bucket/train"}
@@ -161,7 +157,7 @@ BAD = [
     (base(inject="{lives: [30s, 40]}"), "invalid value for inject.lives[1]: 40 (expected a list"),
     (base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"), "missed, late and silent: at most 1"),
     (base(inject="{mttp: 30s, silent: 0.5}"), "only with netns; the cloud local takes no links"),
-    (base(inject="{mttp: 30s}", cloud="aws"), "only with local, netns and ssh; the cloud aws tak"),
+    (base(inject="{mttp: 30s}", cloud="aws"), "local, netns and ssh; the cloud aws preempts"),
 ]
 
 
@@ -340,3 +336,10 @@ def test_processes_by_the_command_line() -> None:
         )
     with pytest.raises(RequestError, match="only with launcher: direct"):
         changed(job, independent_processes=True)
+
+
+def test_as_many_processes_as_the_agent_can_tell_apart() -> None:
+    from deepvm.documents.declared import properties
+
+    _, count = properties("run_file.JobFile")["processes_per_machine"]["anyOf"]
+    assert count["maximum"] == MOST_RANKS

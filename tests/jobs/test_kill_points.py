@@ -1,4 +1,4 @@
-"""Each labelled point kills once, on both sides of each change of a state.
+"""Each labeled point kills once, on both sides of each change of a state.
 
 The job ends as it would have.
 """

@@ -20,7 +20,7 @@ from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 from deepvm.jobs.history.job_report import final_document
-from deepvm.reports.jobs.events import closing_lines, words
+from deepvm.reports.jobs.live import closing_lines, words
 
 ANCHOR, SPOT = Pool("m", "z", "on-demand", 1.0), Pool("a", "z", "spot", 3.6)
 

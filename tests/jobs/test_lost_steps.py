@@ -100,12 +100,12 @@ def resumed(
 
 def test_survivors_say_how_far_they_were() -> None:
     gone = d.InstancesListed({"m1": 0.0}, {"m2": (0.0, 14.0)})
-    assert resumed(training(2), gone, at_s=14.2, version=10, done=27).counts.lost_steps == 17
+    assert resumed(training(2), gone, at_s=14.2, version=10, done=27).lost_steps == 17
 
 
 def test_where_nobody_survives_steps_follow_from_the_time() -> None:
     gone = d.InstancesListed({}, {"m1": (0.0, 14.0)})
-    assert resumed(training(1), gone, at_s=30.0, version=10).counts.lost_steps == 20 + 8 - 10
+    assert resumed(training(1), gone, at_s=30.0, version=10).lost_steps == 20 + 8 - 10
 
 
 def test_nothing_is_done_while_training_stands_still() -> None:
@@ -114,9 +114,7 @@ def test_nothing_is_done_while_training_stands_still() -> None:
     for event in (notice, safe):
         world, _ = react(world, event, 10.6)
     assert (
-        resumed(
-            world, d.Heartbeat("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21
-        ).counts.lost_steps
+        resumed(world, d.Heartbeat("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21).lost_steps
         == 0
     )
 
@@ -130,7 +128,7 @@ def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_w
     )  # 3 s after its start
     world, _ = react(world, d.Heartbeat("m3", warm=True), 30.0)
     world, _ = react(world, d.Started("m3", 3, 10), 30.0)
-    assert world.counts.lost_steps == 18 + 6
+    assert world.lost_steps == 18 + 6
 
 
 def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_it() -> None:
@@ -142,20 +140,15 @@ def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_i
         version=25,
         done=27,
     )
-    assert (world.version, world.steps, world.counts.lost_steps) == (25, 25, 2)
+    assert (world.version, world.steps, world.lost_steps) == (25, 25, 2)
     assert world.lasts == 25  # it was where all machines look, as there is no anchor
     again, _ = react(world, d.Started("m2", 2, 25), 20.0)
-    assert (again.version, again.counts.lost_steps) == (25, 2)
+    assert (again.version, again.lost_steps) == (25, 2)
 
 
 def test_a_version_that_was_announced_and_is_not_found_is_none() -> None:
     world = resumed(training(1), d.InstancesListed({}, {"m1": (0.0, 14.0)}), at_s=30.0, version=4)
-    assert (world.version, world.lasts, world.steps, world.counts.lost_steps) == (
-        4,
-        4,
-        4,
-        20 + 8 - 4,
-    )
+    assert (world.version, world.lasts, world.steps, world.lost_steps) == (4, 4, 4, 20 + 8 - 4)
 
 
 def test_nothing_is_done_behind_a_version_before_a_preemption_that_nobody_has_announced() -> None:
@@ -164,5 +157,5 @@ def test_nothing_is_done_behind_a_version_before_a_preemption_that_nobody_has_an
     world, _ = react(world, d.Noticed("m1", 120.0), 10.6)
     assert world.save is not None and world.save.reason is Reason.EMERGENCY
     found = resumed(world, gone, at_s=14.0, version=22)
-    assert (found.version, found.counts.lost_steps) == (22, 0)
-    assert resumed(world, gone, at_s=14.0, version=10).counts.lost_steps == 12
+    assert (found.version, found.lost_steps) == (22, 0)
+    assert resumed(world, gone, at_s=14.0, version=10).lost_steps == 12

@@ -12,7 +12,6 @@ from deepvm.jobs.decisions.world import (
     LOST,
     PREEMPTED,
     RELEASED,
-    Counts,
     JobLimits,
     JobState,
     MachineRecord,
@@ -20,10 +19,9 @@ from deepvm.jobs.decisions.world import (
     Reason,
     Role,
 )
+from deepvm.jobs.history.forecast import observed, validation
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.spent import spent
-from deepvm.jobs.history.validation import observed, validation
+from deepvm.jobs.history.job_report import final_document, spent
 from deepvm.reports.text import print_text
 
 SPOT, ANCHOR = (
@@ -116,7 +114,7 @@ def job() -> tuple[JobState, list[EventRow]]:
         event(148.0, "started", "running", id="m3", generation=3, version=77),
         event(171.0, "ended", "done", id="m3", generation=3, code=0, step=100),
     ]
-    counts = Counts(7, {Reason.INSURANCE: 3, Reason.EMERGENCY: 1})
+    saves = {Reason.INSURANCE: 3, Reason.EMERGENCY: 1}
     world = JobState(
         JobLimits(1, 1, mttp_s=60.0),
         174.0,
@@ -128,7 +126,8 @@ def job() -> tuple[JobState, list[EventRow]]:
         reached=100,
         facts=SaveFacts(step_s=1.0),
         saving_s=3.5,
-        counts=counts,
+        lost_steps=7,
+        saves=saves,
         pools=(SPOT,),
     )
     return world, events
@@ -242,7 +241,7 @@ def test_the_simulator_says_what_happened() -> None:
     world, events = job()
     m2 = replace(world.machines["m2"], noticed_s=None, taken_s=None, ended_s=128.0, end_reason=LOST)
     m3 = replace(world.machines["m3"], requested_s=128.5, launched_s=139.0, ended_s=194.0)
-    world = replace(world, machines={**world.machines, "m2": m2, "m3": m3}, counts=Counts(24))
+    world = replace(world, machines={**world.machines, "m2": m2, "m3": m3}, lost_steps=24)
     events = [
         *(e for e in events[:6]),
         event(149.0, "started", "running", id="m3", generation=3, version=60),

@@ -27,9 +27,9 @@ from support.jobs.runs import Home, until
 from support.jobs.simulation import Faults, Simulation, finished
 from support.profiling.namespaces import need_namespaces
 
-from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.checkpoint.files.version_dir import EpochFile
 from deepvm.errors import CheckpointError
-from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.backups import Backups, open_backups
 from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.decisions import apply_events as heard
 from deepvm.jobs.decisions import events as d
@@ -172,7 +172,9 @@ def _words(pid: int) -> str:
 
 def fenced_backups(folder: Path) -> None:
     """A machine that was thought lost ends a backup after the next generation has begun."""
-    older, newer = (Backups.at([folder.as_uri()], "job", folder / name) for name in ("one", "two"))
+    older, newer = (
+        Backups(open_backups([folder.as_uri()], "job"), folder / name) for name in ("one", "two")
+    )
     file = folder / "file"
     file.write_text("by the older generation")
     assert newer.latest(0, 2) is None

@@ -208,9 +208,9 @@ def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
             history.commit(name, world, replace(world, generation=7), [])
         yield
 
-    monkeypatch.setattr(jobs_group, "only_controller", last_words)
+    monkeypatch.setattr(jobs_group.run, "only_controller", last_words)
     monkeypatch.setattr(
-        jobs_group, "control", lambda job, world, *_, **__: known.append(world.generation)
+        jobs_group.run, "control", lambda job, world, *_, **__: known.append(world.generation)
     )
     flags = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
     jobs_group.resume(name="next", **{**flags, "total_usd": 10.0}, detach=False, keep=False)

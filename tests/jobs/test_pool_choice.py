@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.markets import least_usd_per_hour, within_budget
-from deepvm.jobs.decisions.pool_choice import (
+from deepvm.jobs.decisions.markets import (
     free_pools,
     in_order,
+    least_usd_per_hour,
     record_of,
     refused,
     rested,
     usd_per_useful_hour,
+    within_budget,
 )
-from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
@@ -36,6 +36,7 @@ from deepvm.jobs.decisions.world import (
     JobState,
     MachineRecord,
     Pool,
+    PoolRecord,
     Role,
 )
 from deepvm.jobs.decisions.world_document import from_document, to_document, to_row
@@ -245,10 +246,9 @@ def test_what_the_history_knew_still_counts() -> None:
     before = PoolRecord(lived_h=20.0, taken=40, granted=40, at_s=NOW - 3600)
     assert free_pools(seen(priors={OFTEN: before})) == [SELDOM, OFTEN]
     good = [lived(n, OFTEN, 24.0, RELEASED, ago_h=30) for n in range(1, 30)]
-    assert free_pools(seen(*good, priors={OFTEN: before})) == [
-        OFTEN,
-        SELDOM,
-    ], "29 days without a preemption"
+    assert free_pools(seen(*good, priors={OFTEN: before})) == [OFTEN, SELDOM], (
+        "29 days without a preemption"
+    )
     full = PoolRecord(refused=30, at_s=NOW - 3600)
     assert free_pools(seen(priors={OFTEN: full})) == [SELDOM, OFTEN]
     assert free_pools(seen(priors={OFTEN: replace(full, at_s=NOW - 2 * 86_400)})) == [OFTEN, SELDOM]

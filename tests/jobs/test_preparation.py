@@ -76,17 +76,10 @@ def test_what_it_does_is_written_down_each_10_s() -> None:
 
 
 def test_what_a_machine_says_is_bounded() -> None:
-    beat = {
-        "generation": 0,
-        "step": 0,
-        "warm": False,
-        "address": "a",
-        "port": 1,
-        "seen": "",
-    }
+    beat = {"generation": 0, "step": 0, "warm": False, "address": "a", "port": 1, "seen": ""}
     beat |= {"scheduled": 0, "wait_s": 0.0}
-    assert beat_of("m1", beat)[0].preparing == ""
-    assert beat_of("m1", {**beat, "preparing": "x" * 10_000})[0].preparing == "x" * 200
+    assert beat_of("m1", beat).preparing == ""
+    assert beat_of("m1", {**beat, "preparing": "x" * 10_000}).preparing == "x" * 200
     with pytest.raises(ValueError, match="valid string"):
         beat_of("m1", {**beat, "preparing": 3})
 

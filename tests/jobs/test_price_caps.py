@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from deepvm.errors import RequestError
-from deepvm.jobs.decisions.markets import most_of
-from deepvm.jobs.decisions.price_caps import most_usd_per_hour
+from deepvm.jobs.decisions.markets import most_of, most_usd_per_hour
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Role
 from deepvm.jobs.jobfile import JobFile, changed
 from deepvm.jobs.submission import world_of

@@ -21,10 +21,7 @@ from deepvm.jobs.decisions.states import (
 
 TABLES: list[
     tuple[Mapping[Any, Mapping[Any, Any]], type[Enum], type[Enum], Callable[[Any, Any], Any]]
-] = [
-    (MACHINES, Machine, MachineEvent, machine_after),
-    (JOBS, Job, JobEvent, job_after),
-]
+] = [(MACHINES, Machine, MachineEvent, machine_after), (JOBS, Job, JobEvent, job_after)]
 
 
 @pytest.mark.parametrize(("table", "states", "events", "after"), TABLES)

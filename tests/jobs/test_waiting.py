@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.hangs import adopted, forgiven, waited_s
 from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.waiting import adopted, forgiven, waited_s
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 
 SPOT, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("m", "z", "on-demand", 1.0)
@@ -238,4 +238,4 @@ def test_a_machine_that_is_heard_again_has_its_time(warm: bool) -> None:
 def test_a_newcomer_waits_for_one_version_only() -> None:
     cloud = Cloud(JobLimits(1, 2), lambda world, machine: True)
     assert len(cloud.run(300.0).members) == 2
-    assert cloud.world.counts.saves.get(Reason.RESIZE, 0) <= 1
+    assert cloud.world.saves.get(Reason.RESIZE, 0) <= 1

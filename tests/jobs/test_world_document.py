@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from support.effort import THOROUGH
 from support.jobs.simulation import Faults, Simulation
 
 from deepvm.core.preemption.savepolicy import parse_policy
@@ -39,7 +40,7 @@ class Written(Simulation):
 
 
 def test_any_world_is_read_back() -> None:
-    for seed in range(6):
+    for seed in range(6 if THOROUGH else 3):
         faults = Faults(notices=2, losses=1, cuts=1, refusals=0.2, lost_replies=0.2)
         simulation = Written(
             random.Random(seed), JobLimits(1, 3, policy=parse_policy("static:7")), faults

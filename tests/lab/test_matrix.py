@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import ROOT
 
+from deepvm.documents.declared import properties
 from deepvm.errors import DataError, JobFormatError
-from deepvm.lab.matrix import (
-    FORMAT,
-    MatrixFile,
-    find_matrix,
-    reference_of,
-    runs_of,
-    shipped,
-)
+from deepvm.lab.matrix import FORMAT, SIZES, MatrixFile, find_matrix, reference_of, runs_of, shipped
 from deepvm.lab.training.datasets import DATASETS
 from deepvm.lab.training.models import MODELS
 
@@ -348,9 +342,8 @@ def test_matrices_that_come_with_deepvm_can_be_read() -> None:
 
 def test_names_of_files_are_those_of_the_trainer() -> None:
     """They stand twice: a matrix is read without torch."""
-    from deepvm.lab.matrix import _MODELS, SIZES
-
-    assert tuple(SIZES) == tuple(DATASETS) and tuple(_MODELS) == tuple(MODELS)
+    assert tuple(SIZES) == tuple(DATASETS) == tuple(properties("matrix.Dataset")["name"]["enum"])
+    assert tuple(MODELS) == tuple(properties("matrix.Model")["name"]["enum"])
 
 
 def test_an_empty_file_is_a_wrong_matrix(tmp_path: Path) -> None:

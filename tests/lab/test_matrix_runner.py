@@ -20,7 +20,7 @@ from support.effort import THOROUGH
 from support.lab.small_matrix import MATRIX, RUNS
 
 from deepvm.errors import RequestError
-from deepvm.io.process_tree import descendants
+from deepvm.io.processes import descendants
 from deepvm.lab.checked import check
 from deepvm.lab.matrix import FORMAT, MatrixFile
 from deepvm.lab.matrix_runner import MatrixRunner, Progress
@@ -136,7 +136,7 @@ def test_runs_of_another_matrix_are_not_mixed_with_those_of_this_one(out: Path) 
 
 
 @pytest.mark.system
-def test_a_damaged_neighbour_is_nobody_elses_fault(out: Path) -> None:
+def test_a_damaged_neighbor_is_nobody_elses_fault(out: Path) -> None:
     (out / "runs" / RUNS[2] / "config.json").write_text("{")
     found = MatrixRunner(matrix(), out, only="*-blk-*")
     assert {row.run: row.state for row in found.run()} == {
@@ -211,7 +211,7 @@ def test_a_run_into_which_others_write_is_not_made_again(
 ) -> None:
     folder = out / "runs" / RUNS[1]
     tamper(folder, "final.sha256")
-    monkeypatch.setattr("deepvm.lab.running.writers.LIMIT_S", 0.2)
+    monkeypatch.setattr("deepvm.lab.matrix_runner.LIMIT_S", 0.2)
     with writer(folder, 60.0) as process:
         rows = {row.run: row for row in MatrixRunner(matrix(), out).run()}
         process.kill()

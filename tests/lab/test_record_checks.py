@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.lab.record_checks import check, check_events, check_steps
+from deepvm.lab.records import check, check_lines
 
 ATTEMPT: dict[str, Any] = {
     "attempt": 0,
@@ -46,28 +46,28 @@ def test_what_is_right_passes() -> None:
     ("change", "problem"),
     [
         (lambda d: d.pop("state"), "file: damaged: it has no state"),
-        (lambda d: d.update(state=None), "file: damaged: state is None; expected type string"),
+        (lambda d: d.update(state=None), r"file: damaged: state is None \(.*string"),
         (lambda d: d.update(restarts=True), "damaged: restarts is True"),
         (lambda d: d.update(restarts=1.0), "damaged: restarts is 1.0"),
-        (lambda d: d.update(restarts=-1), "restarts is -1; expected type integer, minimum 0"),
-        (lambda d: d.update(wall_s=0), "wall_s is 0; expected type number, exclusiveMinimum 0"),
+        (lambda d: d.update(restarts=-1), r"restarts is -1 \(.*equal to 0"),
+        (lambda d: d.update(wall_s=0), r"wall_s is 0 \(.*greater than 0"),
         (lambda d: d.update(wall_s=float("inf")), "damaged: wall_s is inf"),
         (lambda d: d.update(wall_s=10**400), "damaged: wall_s is 1000"),
         (lambda d: d.update(left=4711), "damaged: left is 4711"),
         (lambda d: d.update(attempts=[3]), r"damaged: attempts\[0\] is 3"),
         (
             lambda d: d["attempts"][0].update(exits=[1, "x"]),
-            r"file, attempts\[0\]: damaged: exits\[1\] is 'x'",
+            r"file: damaged: attempts\[0\].exits\[1\] is 'x'",
         ),
         (
             lambda d: d["attempts"][0].update(struck={"exit": float("nan")}),
-            r"file, attempts\[0\], struck: damaged: exit is nan",
+            r"file: damaged: attempts\[0\].struck.exit is nan",
         ),
         (
             lambda d: d["attempts"][0].update(safe=[[1, "stop"]]),
-            r"attempts\[0\]: damaged: safe\[0\] is",
+            r"damaged: attempts\[0\].safe\[0\] is",
         ),
-        (lambda d: d["attempts"][0].pop("exits"), r"attempts\[0\]: damaged: it has no exits"),
+        (lambda d: d["attempts"][0].pop("exits"), r"damaged: it has no attempts\[0\].exits"),
     ],
 )
 def test_what_is_wrong_is_named(change: Callable[[Any], object], problem: str) -> None:
@@ -82,15 +82,15 @@ def test_a_loss_may_be_no_number() -> None:
         ("attempt", "global_step", "epoch", "cursor_step", "sample_ids_count", "world_size"), 1
     )
     row = {**step, "sample_ids_hash": "", "seconds": 0.5, "time": 1}
-    check_steps([{**row, "loss": float("nan"), "loss_hex": "nan"}], "log")
+    check_lines("logs.Step", [{**row, "loss": float("nan"), "loss_hex": "nan"}], "log")
     with pytest.raises(DataError, match="line 1: damaged: loss is 0.5, not nan"):
-        check_steps([{**row, "loss": 0.5, "loss_hex": "nan"}], "log")
+        check_lines("logs.Step", [{**row, "loss": 0.5, "loss_hex": "nan"}], "log")
     with pytest.raises(DataError, match="line 1: damaged: loss is 1000"):
-        check_steps([{**row, "loss": 10**400, "loss_hex": "nan"}], "log")
+        check_lines("logs.Step", [{**row, "loss": 10**400, "loss_hex": "nan"}], "log")
 
 
 def test_each_kind_of_event_has_its_facts() -> None:
     event = {"event": "started", "time": 1.0, "attempt": 0}
-    check_events([{**event, "event": "Step"}, {**event, "pid": 1}], "log")
+    check_lines("logs.Event", [{**event, "event": "Step"}, {**event, "pid": 1}], "log")
     with pytest.raises(DataError, match="log, line 1: damaged: it has no pid"):
-        check_events([event], "log")
+        check_lines("logs.Event", [event], "log")

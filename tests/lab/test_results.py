@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,16 @@ def test_intervals_are_those_of_students_t(values: list[float]) -> None:
         low, high = stats.t.interval(0.95, len(values) - 1, loc=stats.tmean(values), scale=error)
         assert (found.high - found.low) / (high - low) == pytest.approx(1, rel=1e-3)
         assert found.high - found.mean == pytest.approx(found.mean - found.low)
+
+
+def test_intervals_need_no_scipy_and_stay_as_published() -> None:
+    """It is an extra that 'deepvm lab report' does without; files are compared byte for byte."""
+    code = (
+        "import sys; sys.modules['scipy'] = None; from deepvm.lab.results import Estimate;"
+        " print(*(Estimate.of([0.0, 2.0] * n).high for n in (1, 8, 10)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["13.706", "1.5502218340512004", "1.480083791436128"], done.stderr
 
 
 @given(VALUES)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deepvm.lab.record_checks import check_config
+from deepvm.lab.records import check_config
 from deepvm.lab.selftest import CONTROLS, config_of_control
 
 

@@ -118,7 +118,7 @@ def test_decode_reads_back_what_was_chosen(name: str) -> None:
     for row in range(len(block.sizes)):
         prices = {v: float(p) for v, p in enumerate(formulation.prices) if p}
         # The size is worth more than any price: the cheapest plan that has it.
-        values = program.minimise(prices | {row: -1e9})
+        values = program.minimize(prices | {row: -1e9})
         assert formulation.violated(values) == ()
         found = decode(block, values)
         assert found.size == row

@@ -20,14 +20,14 @@ from deepvm.planner.regions import compare
 from deepvm.services.recommend import sweep
 
 ASKED = [
-    ("resnet18", "300", {}),
+    pytest.param("resnet18", "300", {}, marks=pytest.mark.slow),
     ("resnet50", "3", {}),
     ("resnet50", "100", {}),
     ("bert-large", "0.5", {}),
     ("llama-8b", "30", {}),
     ("llama-8b", "30", {"objective": "cost-per-work"}),
     ("llama-8b", "30", {"objective": "makespan"}),
-    ("llama-70b", "300", {}),
+    pytest.param("llama-70b", "300", {}, marks=pytest.mark.slow),
     ("llama-405b", "312", {}),
 ]
 asked = pytest.mark.parametrize(("model", "budget", "options"), ASKED)

@@ -16,13 +16,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import ON_DEMAND, REGISTRY, TrainingTable
-from deepvm.planner.recovery import (
-    SHORT_LIFE_S,
-    as_counted,
-    lives_of,
-    nodes_to_receive,
-    receive_s,
-)
+from deepvm.planner.recovery import SHORT_LIFE_S, as_counted, lives_of, nodes_to_receive, receive_s
 from deepvm.simulator.monte_carlo import simulate
 
 START_S = 303.2

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
 from support.planning import explain, recommend
 
-from deepvm.core.cluster.instances import Gpu, Market, Quota
+from deepvm.core.cluster.instances import Gpu, Market, Quota, Reservation
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.candidates import architectures_of
@@ -63,6 +64,15 @@ def test_everything_at_once() -> None:
 def test_no_quotas_are_not_the_catalog_s() -> None:
     assert PlanRequest.parse(3, quotas=[]).quotas == ()
     assert PlanRequest.parse(3).quotas is None
+
+
+def test_a_catalog_s_list_of_quotas_stays_as_it_is() -> None:
+    pool = gpu_type("mine", reserved=Reservation("mine", "gpu.xlarge", 2, "reservation"))
+    quotas: Any = [Quota("G", Market.SPOT, 8)]
+    own = catalog(gpu_type(), pool, quotas=quotas)
+    request = PlanRequest.parse(3)
+    assert request.quotas_of(own) == request.quotas_of(own) == (quotas[0], *own.pool_quotas)
+    assert quotas == [Quota("G", Market.SPOT, 8)] and own.pool_quotas
 
 
 def test_what_cannot_be_used_is_named() -> None:

@@ -34,7 +34,7 @@ def filled(columns: list[Column], rows: list[list[str]]) -> list[Column]:
 
 
 def shown(width: int, columns: list[Column], rows: list[list[str]]) -> list[str]:
-    """Without colours, in a terminal of this width."""
+    """Without colors, in a terminal of this width."""
     stream = Terminal()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))

@@ -40,6 +40,17 @@ def draw(rows: Sequence[SweepRow], path: Path, **about: str) -> None:
     pictures.save_picture(pictures.sweep_figure(rows, **{**ABOUT, **about}), path)
 
 
+@pytest.fixture(scope="module")
+def png(rows: list[SweepRow]) -> bytes:
+    return pictures.render(pictures.sweep_figure(rows, **ABOUT))
+
+
+@pytest.fixture
+def rendered_before(png: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of files: all pictures are the same one."""
+    monkeypatch.setattr(pictures, "render", lambda *_: png)
+
+
 def lines_of(figure: Any) -> dict[str, Any]:
     return {line.get_label(): line for line in figure.axes[0].get_lines()}
 
@@ -160,6 +171,7 @@ def test_other_endings_are_refused_and_the_allowed_named(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("rendered_before")
 def test_missing_folder_and_folder_of_that_name(rows: list[SweepRow], tmp_path: Path) -> None:
     (tmp_path / "is-a-folder.png").mkdir()
     for path, why in (
@@ -184,6 +196,7 @@ def test_folder_without_permission(rows: list[SweepRow], tmp_path: Path) -> None
         tmp_path.chmod(0o700)
 
 
+@pytest.mark.usefixtures("rendered_before")
 def test_permission_denied_by_the_system(
     rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +223,7 @@ def room_for(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
+@pytest.mark.usefixtures("rendered_before")
 @pytest.mark.parametrize("before", [None, b"the old picture"])
 def test_disk_that_fills_leaves_the_old_file_or_none(
     rows: list[SweepRow], tmp_path: Path, before: bytes | None
@@ -222,6 +236,7 @@ def test_disk_that_fills_leaves_the_old_file_or_none(
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
+@pytest.mark.usefixtures("rendered_before")
 def test_interrupt_leaves_nothing_behind(
     rows: list[SweepRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +249,7 @@ def test_interrupt_leaves_nothing_behind(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("rendered_before")
 def test_replaces_a_file_and_follows_a_link(rows: list[SweepRow], tmp_path: Path) -> None:
     target, link = tmp_path / "target.png", tmp_path / "link.png"
     target.write_bytes(b"old")

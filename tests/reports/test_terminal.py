@@ -1,4 +1,4 @@
-"""Widths, whole commands, colour."""
+"""Widths, whole commands, color."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from deepvm.reports.terminal import (
     paint,
     pieces,
     print_lines,
-    takes_color,
     width_of,
     without_controls,
     wrapped,
@@ -115,7 +114,6 @@ def test_when_there_is_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
         for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
-            assert takes_color(stream) == expected
             assert paint("a\nb", BEST, stream) == (
                 "\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb"
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from deepvm.errors import RequestError
 from deepvm.reports.documents import to_csv
 from deepvm.services.schemas import rows_as, rows_of
 
@@ -10,6 +13,8 @@ def test_the_header_does_not_need_rows() -> None:
     header, rows = rows_of({"schema_version": "deepvm.tables-list/1", "path": None, "entries": []})
     assert header[:2] == ["name", "kind"] and "used" in header and rows == []
     assert rows_of([], "ckpt-ls")[0][:2] == ["job", "version"]
+    with pytest.raises(RequestError, match="NAME"):
+        rows_of([])
 
 
 def test_values() -> None:

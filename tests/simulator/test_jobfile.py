@@ -133,10 +133,7 @@ values = st.recursive(
 
 
 @settings(deadline=None, max_examples=examples(400))
-@given(
-    st.dictionaries(st.sampled_from([*KEYS, "else"]), values, max_size=6),
-    st.booleans(),
-)
+@given(st.dictionaries(st.sampled_from([*KEYS, "else"]), values, max_size=6), st.booleans())
 def test_whatever_a_file_says_it_is_a_job_or_an_error_that_names_the_place(
     found: dict[str, object], base: bool
 ) -> None:

@@ -135,6 +135,7 @@ def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr("deepvm.simulator.engine.engine.HOPELESS_LIVES", 500)
     chunks: list[Job] = []
     run = module.run
     monkeypatch.setattr(module, "run", lambda job, *words: chunks.append(job) or run(job, *words))
@@ -281,13 +282,7 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
             "dask://127.0.0.1:foo",
             "dask://:1",
         ),
-        *(
-            "dask://dask://h:1",
-            "dask://tcp://h:1",
-            "dask://h:1:2",
-            "dask://h:1_0",
-            "dask://[x]:1",
-        ),
+        *("dask://dask://h:1", "dask://tcp://h:1", "dask://h:1:2", "dask://h:1_0", "dask://[x]:1"),
     ],
 )
 def test_a_dask_address_that_is_none(
@@ -411,6 +406,7 @@ def test_memory_does_not_grow_with_the_runs_but_for_a_few_numbers_of_each() -> N
 
 def test_fewer_runs_of_large_clusters_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
+    monkeypatch.setattr(module, "MACHINES", 600)
     simulate(
         replace(JOB, vms=module.MACHINES // 3, mttp_s=(1e9,)),
         EverySteps(9),

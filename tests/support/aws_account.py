@@ -15,8 +15,7 @@ from typing import Any
 
 from botocore.stub import Stubber
 
-from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import ApiCall
+from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from support.places import TESTS
 
 FOLDER = TESTS / "recorded" / "aws"

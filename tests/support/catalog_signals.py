@@ -15,9 +15,14 @@ from typing import Any
 
 from deepvm.catalog.signals import signal as provider
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.fetching import CloudApi, PriceSource, SignalRequest
-from deepvm.catalog.signals.resolve import ResolvedSignals, Stored
-from deepvm.catalog.signals.resolve import resolve as resolve_requests
+from deepvm.catalog.signals.fetching import (
+    CloudApi,
+    PriceSource,
+    ResolvedSignals,
+    SignalRequest,
+    Stored,
+)
+from deepvm.catalog.signals.fetching import resolve as resolve_requests
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 

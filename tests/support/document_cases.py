@@ -86,11 +86,9 @@ CASES = {
         Case("--instance-type g4dn.xlarge --count 4 --for 4h -r us-east-1 --offline", "survive")
     ],
     "profile all": [
-        Case(f"{TRAIN} --instance-type x.large --seconds 0.01", "tables", measures=True),
+        Case(f"{TRAIN} --instance-type x.large --seconds 0.01", "tables", measures=True)
     ],
-    "profile eflops": [
-        Case(f"{TRAIN} --seconds 0.01", "eflops", measures=True),
-    ],
+    "profile eflops": [Case(f"{TRAIN} --seconds 0.01", "eflops", measures=True)],
     "profile fit": [
         Case("points.csv", "fit"),
         Case("steps.csv --law step-time", "steptime"),

@@ -13,13 +13,12 @@ from typing import Any
 import yaml
 
 from deepvm.lab.audit.gates import verdicts
-from deepvm.lab.audit.references import with_references
 from deepvm.lab.launchers.deepvm_run import DeepvmRun
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
 from deepvm.lab.matrix_runner import config_of
 from deepvm.lab.records import CONFIG, Records
-from deepvm.lab.running.plan import Plan
+from deepvm.lab.running.launcher import Plan
 
 SAMPLES = 4096
 """Of the data set ``tokens``."""
@@ -80,5 +79,5 @@ def run_job(matrix: MatrixFile, out: Path) -> JobRun:
             launcher.close()
     plan = plan_of(matrix, out / "planned", run)
     DeepvmRun().run(plan)
-    gates = verdicts(with_references(Records.read(plan.folder), out))
+    gates = verdicts(Records.read(plan.folder))
     return JobRun(plan.folder, {gate: why for gate, why in gates.items() if why})

@@ -28,7 +28,7 @@ TIE = Fraction(1, 10**9)
 class Plan:
     """A feasible cluster at its price.
 
-    ``value`` is what the policy maximises, as a tuple that sorts: one number for the objectives and
+    ``value`` is what the policy maximizes, as a tuple that sorts: one number for the objectives and
     Cost-First, (eFLOPS, n) for Performance-First. ``zone`` is where the spot VMs stand, empty where
     prices are not told by zone.
     """
@@ -430,7 +430,7 @@ def value(
     k: Fraction,
     price: int,
 ) -> Value:
-    """What the policy maximises; ``spot_price`` is that of one VM where it stands, micro-dollars an
+    """What the policy maximizes; ``spot_price`` is that of one VM where it stands, micro-dollars an
     hour.
     """
     policy, objective = request.policy.value, request.objective.value

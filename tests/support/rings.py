@@ -1,9 +1,9 @@
 """Which ring a test belongs to: `make test` (ring 1), `make test-system` (2), `make test-slow` (3).
 
 A test that starts a process or a slow server is of ring 2: it has the marker ``system``, which is
-added where the code of the test, of its fixtures or of their helpers says so. In a run without the
-tests of ring 2 (``-m "not system"``), such a start fails, and so does a connection that leaves this
-machine.
+added where the code of the test, of its fixtures or of their helpers says so. A few that compute
+for seconds have it, too. In a run without the tests of ring 2 (``-m "not system"``), such a start
+fails, and so does a connection that leaves this machine.
 
 ``RECORD_RINGS=FILE`` appends a line of JSON for each test: wall seconds, CPU seconds with those of
 its children, what it starts.
@@ -42,6 +42,27 @@ def mark_rings(items: list[pytest.Item]) -> None:
             item.add_marker("system")
 
 
+def keep_modules_together(items: list[pytest.Item]) -> None:
+    """Have one worker run all tests of ring 1 in a module: what they share is made once.
+
+    Tests of ring 2 wait a lot; they are spread over all workers unless they share a fixture.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
+        file = item.nodeid.partition("::")[0]
+        spread = any(item.get_closest_marker(name) for name in HIGHER_RINGS)
+        if not spread or _shares_a_fixture(item, file):
+            item.add_marker(pytest.mark.xdist_group(file))
+
+
+def _shares_a_fixture(item: pytest.Item, file: str) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(
+        one.scope == "module" and one.baseid == file for several in definitions for one in several
+    )
+
+
 def _starts(item: pytest.Item) -> bool:
     definitions = item._fixtureinfo.name2fixturedefs.values()
     fixtures = [definition.func for several in definitions for definition in several]
@@ -58,7 +79,13 @@ class RingGuard:
         self._is_guarded = False
         self._events: list[str] = []
         self._unseen: list[str] = []
-        sys.addaudithook(self._audit)
+        watched = _STARTS | {"socket.connect"}
+
+        def audit(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in watched:  # few of the thousands that a test causes
+                self._audit(event, arguments)
+
+        sys.addaudithook(audit)
         listeners.append(self._leaves_ring_1)
         start = BaseProcess.start
 
@@ -75,9 +102,10 @@ class RingGuard:
             quick_disks.sync_no_databases()
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _STARTS and not _lists_fonts(arguments):
-            self._leaves_ring_1(event)
-        elif event == "socket.connect" and _is_remote(arguments[1]):
+        if event in _STARTS:
+            if not _lists_fonts(arguments):
+                self._leaves_ring_1(event)
+        elif _is_remote(arguments[1]):
             self._leaves_ring_1(f"connection to {arguments[1]}")
 
     def _leaves_ring_1(self, event: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from support.aws_account import FOLDER
+from support.http_server import QuietServer
 
 FILE = (FOLDER / "spot-advisor-data.json").read_bytes()
 
@@ -15,16 +16,13 @@ FILE = (FOLDER / "spot-advisor-data.json").read_bytes()
 def serving(answer):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            with contextlib.suppress(ConnectionError):
-                answer(self)
+            answer(self)
             self.close_connection = True
 
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.block_on_close = False
+    server = QuietServer(("127.0.0.1", 0), Handler)
     threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
     ).start()

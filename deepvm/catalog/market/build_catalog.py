@@ -1,58 +1,185 @@
 """Signals of a region joined into a catalog, each figure with its signal's source and age."""
 
-from __future__ import annotations
-
+import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.market.eflops_estimates import performance_table
-from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.price_sources import MAX_HISTORY_DAYS
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.catalog.serialization import build_quotas
+from deepvm.catalog.serialization import build_instance, build_quotas
+from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.signal import (
-    ADVISOR,
-    HISTORY,
-    OFFERINGS,
-    ON_DEMAND,
-    QUOTAS,
-    SPECS,
-    SPOT,
-    ZONES,
-    Signal,
-    title,
-)
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, ZONES, Signal, title
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, ZonePrice
-from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.prices import (
+    IMPLAUSIBLE,
+    PriceBasis,
+    PricedType,
+    PricePoint,
+    PriceSanityCheck,
+    PriceWarning,
+    price_over_time,
+)
 from deepvm.core.cluster.provenance import Origin, Provenance
+from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
 from deepvm.core.spelling import did_you_mean, listed, one_of, refuse_unknown
 from deepvm.core.units import counted
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.io.user_dirs import data_folder, read_data
 
-_MAX_NAMED = 4
-"""Implausible prices that a note names."""
+_MAX_RATIO = 4  # Speed over that of the fastest measured GPU beyond which the scaling is a guess
 
+
+class _Performance(NamedTuple):
+    eflops: float | None = None
+    eflops_basis: str = ""
+    speedups: tuple[SpeedupCurve, ...] = ()
+    speedup_basis: str = ""
+
+
+class PerformanceTable:
+    """Speeds by type: measured on itself, on one with the same GPU, or estimated."""
+
+    # Three types of the embedded catalog ``paper`` are measured. Types with their GPUs have as
+    # many times the eFLOPS and the same curves: each GPU keeps its batch. Another NVIDIA GPU has
+    # eFLOPS in proportion to its memory bandwidth, and a ring with scaled costs: both are counted
+    # in step times, so they grow with the GPU's eFLOPS, and c shrinks with the network that the VM
+    # sustains.
+
+    def __init__(self) -> None:
+        text = (data_folder() / "paper.json").read_text(encoding="utf-8")
+        paper = json.loads(text, parse_float=Decimal)
+        profiled = (build_instance(i) for i in paper["instances"] if i.get("eflops") is not None)
+        self.measured: Mapping[str, InstanceType] = {i.name: i for i in profiled}
+        self.eflops_unit: str = paper["eflops_unit"]
+        self._known = read_data("aws/performance.json")
+        self.absent: Mapping[str, str] = self._known["absent"]
+
+    def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> _Performance:
+        """Speed of a type with these GPUs (None: a CPU type) and this sustained network."""
+        if gpu is None:
+            return _Performance()
+        own = self.measured.get(name)
+        if own is not None:
+            return _Performance(own.eflops, "", own.speedups, "")
+        for same in self.measured.values():
+            if same.gpu and same.gpu.name == gpu.name and same.eflops is not None:
+                basis = ""
+                if gpu.count > 1:
+                    basis = f"{gpu.count} x one {gpu.name}'s"
+                curves = tuple(c for c in same.speedups if c.workload is None)
+                curve_basis = f"those of {same.name}, the same GPU"
+                return _Performance(gpu.count * same.eflops, basis, curves, curve_basis)
+        for row in self._known["memory_gb_per_s"] if gpu.manufacturer == "NVIDIA" else ():
+            if row["gpu"] == gpu.name and row.get("memory_gib") in (None, gpu.memory_gib):
+                return self._estimated(gpu, float(row["gb_per_s"]), baseline_gbps)
+        return _Performance()
+
+    def _estimated(self, gpu: Gpu, gb_per_s: float, baseline_gbps: float | None) -> _Performance:
+        scale = self._known["scale"]
+        one = _rounded(gb_per_s * scale["eflops_per_gb_per_s"])
+        measured = " and ".join(self._known["references"])
+        each = ""
+        if gpu.count > 1:
+            each = f"{gpu.count} x "
+        basis = f"{each}{gb_per_s:g} GB/s of memory bandwidth, in proportion to {measured}"
+        if baseline_gbps is None:
+            return _Performance(gpu.count * one, basis)
+        c = _rounded(scale["ring_c_gbps_per_eflops"] * one / baseline_gbps)
+        ring = RingSpeedup(c, _rounded(scale["ring_l_per_eflops"] * one), fitted_to=32.0)
+        curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
+        times = one / scale["fastest_eflops"]
+        if times > _MAX_RATIO:
+            basis += f"; it is {times:.0f} times as fast as any GPU that was measured, so take this"
+            basis += " for a guess"
+            curve_basis += ", which EFA and larger models would soften"
+        return _Performance(gpu.count * one, basis, (ring,), curve_basis)
+
+
+performance_table = lru_cache(maxsize=1)(PerformanceTable)  # The table that comes with deepvm
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+# By type and zone, or the path of a zone's price in a file
+SpotPrices = Mapping[str, Mapping[Any, list[PricePoint]]]
+
+
+def drop_implausible_prices(
+    vcpus: Mapping[str, int], on_demand: dict[str, Decimal], spot: SpotPrices
+) -> dict[str, list[str]]:
+    """Remove prices that are implausible given those of comparable types."""
+    refused: dict[str, list[str]] = {ON_DEMAND: [], SPOT: []}
+    for name, zone, point, doubt in [*_doubts(vcpus, on_demand, spot)]:
+        if point is None:
+            del on_demand[name]
+            refused[ON_DEMAND].append(f"{name} on demand at {doubt}")
+        else:
+            spot[name][zone].remove(point)
+            where = f" in {zone}" if zone else ""
+            refused[SPOT].append(f"{name} on the spot market{where} at {doubt}")
+    return refused
+
+
+def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], PriceWarning]]:
+    """Prices of a user's own file that cannot be AWS's, with their places in its document."""
+    numbers = {instance.name: number for number, instance in enumerate(catalog)}
+    on_demand = {}
+    spot: dict[str, dict[Any, list[PricePoint]]] = {}
+    for i in catalog:
+        prices = [z.usd_per_hour for z in i.spot_zones]
+        if i.spot_usd_per_hour is not None:
+            prices[:1] = [i.spot_usd_per_hour]  # that of the first zone
+        spot[i.name] = {}
+        for zone, price in enumerate(prices):
+            path = ("spot_zones", zone, "usd_per_hour") if zone else ("spot_usd_per_hour",)
+            spot[i.name][path] = [PricePoint(0, price)]
+        if i.on_demand_usd_per_hour is not None:
+            on_demand[i.name] = i.on_demand_usd_per_hour
+    for name, path, _, doubt in _doubts({i.name: i.vcpus for i in catalog}, on_demand, spot):
+        yield ("instances", numbers[name], *(path or ("on_demand_usd_per_hour",))), doubt
+
+
+def _doubts(
+    vcpus: Mapping[str, int], on_demand: Mapping[str, Decimal], spot: SpotPrices
+) -> Iterator[tuple[str, Any, PricePoint | None, PriceWarning]]:
+    """Implausible prices with their type and zone; the point is None for on-demand prices."""
+    priced = {}
+    for name, size in vcpus.items():
+        prices = sorted(p.usd_per_hour for points in spot.get(name, {}).values() for p in points)
+        # The higher median: statistics.median_high takes 10 ms to import.
+        median = prices[len(prices) // 2] if prices else None
+        priced[name] = PricedType(size, on_demand.get(name), median)
+    check = PriceSanityCheck(priced)
+    for name, price in on_demand.items():
+        doubt = check.on_demand(name, price)
+        if doubt is not None:
+            yield name, None, None, doubt
+    for name, zones in spot.items():
+        for zone, points in zones.items():
+            for point in points:
+                doubt = check.spot(name, point.usd_per_hour)
+                if doubt is not None:
+                    yield name, zone, point, doubt
+
+
+_MAX_NAMED = 4  # Implausible prices that a note names
 LISTED_ALIKE = "every type in every region, whether or not there are any"
 
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`.
-
-    ``network`` None means ``peak``.
-
-    ``source``: the public catalog to use, ``auto`` or ``none``.
-    ``price_history``: a clone of skypilot-catalog, whose stored versions are the history; empty:
-    the cloud's.
-    """
+    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`."""
 
     prices: str = "auto"
     offline: bool = False
@@ -65,10 +192,6 @@ class MarketRequest:
     price_history: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values, else raise a RequestError.
-
-        ``days`` becomes a number, ``price_basis`` a plain string.
-        """
         refuse_unknown("prices", self.prices, ("auto", "live", "snapshot"))
         refuse_unknown("price_basis", self.price_basis, [b.value for b in PriceBasis])
         if self.network is not None:
@@ -84,31 +207,24 @@ class MarketRequest:
 
     @property
     def history(self) -> str:
-        """The signal that the basis needs, empty when it needs none."""
         if self.price_basis == PriceBasis.CURRENT.value:
             return ""
-        return f"{HISTORY}:{self.days}"
+        return f"{kinds.HISTORY}:{self.days}"
 
     @property
     def spot(self) -> str:
-        """The signal that has the spot prices."""
         return self.history or SPOT
 
     @property
     def window(self) -> str:
-        """The days of the history in words."""
-        return "day" if self.days == 1 else f"{self.days} days"
+        if self.days == 1:
+            return "day"
+        return f"{self.days} days"
 
 
 @dataclass(frozen=True)
 class RegionMarket:
-    """What is known of a region, which :meth:`catalog` joins.
-
-    Attributes:
-        now: UTC; the end of the window of a history.
-        notes: they become part of the provenance.
-        errors: why signals are missing, by kind.
-    """
+    """What is known of a region, which :meth:`catalog` joins. ``now`` is in UTC."""
 
     region: str
     signals: Mapping[str, Signal]
@@ -119,16 +235,7 @@ class RegionMarket:
     errors: Mapping[str, CloudError] = field(default_factory=dict)
 
     def catalog(self) -> Catalog:
-        """Join the signals.
-
-        Implausible prices are left out, counted and noted; so are types without a price, see
-        ``Catalog.absent``.
-
-        Raises:
-            MissingDataError: no specifications, no prices at all, or what the request needs is not
-                there. CloudError: so it is because the cloud did not answer.
-            RequestError: the region has no such zone.
-        """
+        """Join the signals; implausible prices are left out, counted and noted."""
         region = self.region
         cloud = self.cloud
         if SPECS not in self.signals:
@@ -137,8 +244,9 @@ class RegionMarket:
             raise self._missing(f"no prices of region {region}", ON_DEMAND, SPOT)
         zone = self._zone_id()
         if self.request.spot not in {SPOT, *self.signals}:
-            subject = f"--price-basis {self.request.price_basis} needs the spot prices of the last"
-            subject = f"{subject} {self.request.window} in {region}, which are not known"
+            basis = f"--price-basis {self.request.price_basis}"
+            prices = f"the spot prices of the last {self.request.window} in {region}"
+            subject = f"{basis} needs {prices}, which are not known"
             raise self._missing(subject, self.request.spot)
         table = performance_table()
         absent = dict(table.absent)
@@ -187,7 +295,7 @@ class RegionMarket:
             name=f"{cloud.name}-{region}",
             instances=tuple(instances),
             region=region,
-            quotas=build_quotas(self._data(QUOTAS), cloud),
+            quotas=build_quotas(self._data(kinds.QUOTAS), cloud),
             default_speedup="ring",
             eflops_unit=table.eflops_unit,
             description=f"{cloud.title}'s types and prices in {region}",
@@ -204,10 +312,6 @@ class RegionMarket:
         return {}
 
     def _missing(self, subject: str, *kinds: str) -> DeepVMError:
-        """The error where signals of some kinds are missing: the cloud's, or how to fetch them.
-
-        With a hint if a region of a similar name may be meant.
-        """
         refused = next((self.errors[kind] for kind in kinds if kind in self.errors), None)
         if refused is not None:
             detail = f"{refused.what}: {refused.detail}"
@@ -241,7 +345,6 @@ class RegionMarket:
         return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
 
     def _zone_id(self) -> str:
-        """The id of the wanted zone, which may be given by name; empty if none is wanted."""
         wanted = self.request.zone
         if not wanted:
             return ""
@@ -261,7 +364,6 @@ class RegionMarket:
         raise RequestError("zone", wanted, f"a zone of {self.region}: {known}")
 
     def _changes(self, name: str) -> dict[str, list[PricePoint]]:
-        """A type's spot prices by zone: the current ones, or all of the history."""
         zones = self._data(self.request.spot).get(name, {})
         if self.request.history:
             return {z: [PricePoint(at_s, Decimal(p)) for at_s, p in zones[z]] for z in zones}
@@ -270,7 +372,6 @@ class RegionMarket:
     def _over_time(
         self, name: str, changes: Mapping[str, Sequence[PricePoint]], wanted: str
     ) -> dict[str, list[PricePoint]]:
-        """A type's spot prices by the price basis, in each zone that counts."""
         today = self.signals.get(SPOT)
         start = self.now - timedelta(days=int(self.request.days))
         window = (int(start.timestamp()), int(self.now.timestamp()))
@@ -284,7 +385,6 @@ class RegionMarket:
         return prices
 
     def _zone_prices(self, zones: Mapping[str, Sequence[PricePoint]]) -> list[ZonePrice]:
-        """A type's spot price by zone, cheapest first."""
         names: Mapping[str, str] = self._data(ZONES)
         shuffled = ZONES in self.cloud.kinds  # else a zone has one name for all accounts
         prices = [
@@ -297,9 +397,10 @@ class RegionMarket:
     def _instance(
         self, name: str, on_demand: Decimal | None, zones: Sequence[ZonePrice]
     ) -> InstanceType:
-        """One type with its spot prices by zone, cheapest first."""
         spec = self._data(SPECS)[name]
-        gpu = Gpu(**spec["gpu"]) if "gpu" in spec else None
+        gpu = None
+        if "gpu" in spec:
+            gpu = Gpu(**spec["gpu"])
         unusable = spec.get("unusable", "")
         if not unusable and gpu is None and not self.cloud.rules.has_cpu_vms:
             unusable = f"{self.cloud.title} has no VMs without GPUs that could hold checkpoints"
@@ -318,7 +419,7 @@ class RegionMarket:
             cpu_architecture=spec.get("arch", ""),
             burstable=spec.get("burstable", False),
             current_generation=spec.get("current", True),
-            interruption_band=self._data(ADVISOR).get(name),
+            interruption_band=self._data(kinds.ADVISOR).get(name),
             spot_zones=tuple(zone for zone in zones if zone.zone),
             zones=tuple(self._data(OFFERINGS).get(name, ())),
             unusable=unusable,
@@ -332,14 +433,16 @@ class RegionMarket:
         for kind, s in self.signals.items():
             if kind == SPOT and request.history:
                 continue
-            origin = "embedded" if s.origin == "snapshot" else s.origin
+            origin = s.origin
+            if origin == "snapshot":
+                origin = "embedded"
             refused = Counter(s.refused) + Counter({IMPLAUSIBLE: len(implausible.get(kind, ()))})
             counts = tuple(sorted(refused.items()))
             origins.append(Origin(kind, origin, s.observed_at, s.source, counts, s.dated))
         prices = [o for o in origins if o.signal in (ON_DEMAND, request.spot)]
-        kinds = {o.kind for o in prices}
+        used = {o.kind for o in prices}
         return Provenance(
-            kind=kinds.pop() if len(kinds) == 1 else "mixed",
+            kind=used.pop() if len(used) == 1 else "mixed",
             prices_as_of=min(o.observed_at for o in prices).date(),
             source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
             origins=tuple(origins),

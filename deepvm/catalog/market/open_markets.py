@@ -1,10 +1,4 @@
-"""Today's market of a region: live, from the cache, or the snapshot.
-
-Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or without credentials,
-boto3 is not loaded.
-"""
-
-from __future__ import annotations
+"""Today's market of a region: live, from the cache, or the snapshot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import (
-    LISTED_ALIKE,
-    MarketRequest,
-    RegionMarket,
-)
+from deepvm.catalog.market.build_catalog import LISTED_ALIKE, MarketRequest, RegionMarket
 from deepvm.catalog.public.public_market import (
     ALONE_S,
     AUTO,
@@ -28,8 +18,14 @@ from deepvm.catalog.public.public_market import (
 )
 from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.fetching import CloudApi, PriceSource, SignalRequest
-from deepvm.catalog.signals.resolve import ResolvedSignals, Stored, resolve
+from deepvm.catalog.signals.fetching import (
+    CloudApi,
+    PriceSource,
+    ResolvedSignals,
+    SignalRequest,
+    Stored,
+    resolve,
+)
 from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import listed
@@ -47,10 +43,7 @@ def _no_progress(_: str) -> None: ...
 
 @dataclass(frozen=True)
 class Placement:
-    """How likely the cloud can give ``count`` spot VMs of any of some types at once.
-
-    Scores are 1 to 10 by zone id, best first.
-    """
+    """How likely the cloud can give ``count`` spot VMs of any of some types at once."""
 
     region: str
     instance_types: tuple[str, ...]
@@ -68,13 +61,8 @@ def placement(
     now: datetime | None = None,
     progress: Callable[[str], None] = _no_progress,
 ) -> Placement:
-    """How likely ``count`` spot VMs of a type, or of similar ones, are available in each zone.
-
-    Others with the same GPUs are named too, because AWS scores fewer than three types low.
-
-    Raises:
-        CloudError: no answer, or the cloud may not be asked.
-    """
+    """How likely ``count`` spot VMs of a type, or of similar ones, are available in each zone."""
+    # Others with the same GPUs are named too, because AWS scores fewer than three types low.
     market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     subject = f"spot placement scores in {catalog.region}"
     if market.not_asked:
@@ -106,19 +94,7 @@ def open_markets(
     progress: Callable[[str], None] = _no_progress,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
-    """The catalogs of regions, in their order.
-
-    Of several, unavailable ones are left out with a note.
-
-    No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless
-    given.
-    ``others``: whether the command has other clouds, and need not wait long for this one.
-
-    Raises:
-        MissingDataError: nothing is known of the only region, or of none of them.
-        CloudError: the cloud had to answer and did not.
-        RequestError: no such region or zone.
-    """
+    """The catalogs of regions in order; none: the user's own; ``all``: every available one."""
     market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, others)
     if not regions:
         return market.own_catalog()
@@ -135,13 +111,6 @@ def open_markets(
 
 @dataclass
 class _Market:
-    """The catalogs that a request gets from a cloud.
-
-    Attributes:
-        only_public: whether prices come from a public catalog alone.
-        not_asked: why the cloud is not asked for what is not fresh; empty if it is.
-    """
-
     cloud: Cloud
     request: MarketRequest
     now: datetime
@@ -150,7 +119,9 @@ class _Market:
 
     def __post_init__(self) -> None:
         self.cache = self.cloud.cache(self.request.profile)
-        source = NONE if self.request.prices == "snapshot" else self.request.source
+        source = self.request.source
+        if self.request.prices == "snapshot":
+            source = NONE
         named = source not in (AUTO, NONE)
         self.only_public = named or not self.cloud.has_api
         self.not_asked = self._reason_not_asked()
@@ -211,19 +182,17 @@ class _Market:
             reasons = "; ".join(str(c.error) for c in self.public if c.error) or reason
             raise MissingDataError(f"no prices of any region of {cloud.title} are known: {reasons}")
         if cloud.rules.regions_alike:
-            own = cloud.own_region(self.request.profile).name
-            only = own if own in names else names[0]
+            only = cloud.own_region(self.request.profile).name
+            if only not in names:
+                only = names[0]
             alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {cloud.title}: only {only}, as {alike}"
         if self.only_public:
             return names, ""
-        return (
-            names,
-            f"all regions: only {listed(names, _MAX_NAMED)}, whose prices are known: {reason}",
-        )
+        only = listed(names, _MAX_NAMED)
+        return names, f"all regions: only {only}, whose prices are known: {reason}"
 
     def _known_regions(self) -> tuple[str, ...]:
-        """The regions with known prices, sorted."""
         if self.request.prices != "snapshot":
             entries = self.cache.entries(self.now)
         else:
@@ -238,10 +207,7 @@ class _Market:
     def catalogs(
         self, regions: Sequence[str], note: str = "", usual: str = ""
     ) -> tuple[Catalog, ...]:
-        """The catalogs of regions; the first one gets a note, and a routine one (``usual``).
-
-        Unavailable ones become notes of the others, or the first one's error.
-        """
+        """The catalogs of regions; the first one gets a note, and a routine one (``usual``)."""
         resolved = self._resolve(regions)
         past: dict[str, StoredPrices] = {}
         if self.request.price_history and self.request.history:
@@ -250,9 +216,8 @@ class _Market:
 
             folder = self.request.price_history
             days = int(self.request.days)
-            past = read_stored_prices(
-                folder, self.cloud.name, regions, days, self.now, self.progress
-            )
+            cloud = self.cloud.name
+            past = read_stored_prices(folder, cloud, regions, days, self.now, self.progress)
         built: list[Catalog] = []
         failed: list[DeepVMError] = []
         for region in regions:
@@ -265,7 +230,9 @@ class _Market:
         # All notes go to the first catalog: they may concern several regions, or the cache.
         about = built[0].provenance
         own = (*resolved.notes, *map(str, failed), *self.cache.take_notes(), *about.notes)
-        usuals = (usual, *resolved.notes) if resolved.not_asked else (usual,)
+        usuals = [usual]
+        if resolved.not_asked:
+            usuals += resolved.notes
         about = replace(
             about,
             notes=tuple(filter(None, (note, usual, *own))),
@@ -300,15 +267,15 @@ class _Market:
         return resolve(requests, sources, self.now, self.not_asked)
 
     def _catalog(
-        self, region: str, resolved: ResolvedSignals, past: StoredPrices | None
+        self, region: str, resolved: ResolvedSignals, past: "StoredPrices | None"
     ) -> Catalog:
         if self.request.prices == "live":
             resolved.check_live(region)
         signals = resolved.of_region(region)
-        notes: tuple[str, ...] = ()
+        notes: Sequence[str] = ()
         if past is not None:
             signals[self.request.history] = past.history
-            notes = tuple(past.notes)
+            notes = past.notes
         errors = resolved.errors_of(region)
         market = RegionMarket(region, signals, self.request, self.now, self.cloud, notes, errors)
         catalog = market.catalog()

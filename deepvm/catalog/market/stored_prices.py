@@ -1,13 +1,7 @@
-"""Past spot prices without an account.
-
-They are stored versions of skypilot-catalog in a clone of its repository
-(github.com/skypilot-org/skypilot-catalog), which keeps ``catalogs/v8/CLOUD/vms.csv``. That file is
-rewritten every few hours; each commit is a version. Versions are read and checked as the file of
-today is (:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on the
-spot market then. Nothing is fetched.
-"""
-
-from __future__ import annotations
+"""Past spot prices without an account: stored versions of skypilot-catalog, in a clone."""
+# github.com/skypilot-org/skypilot-catalog rewrites ``catalogs/v8/CLOUD/vms.csv`` every few hours;
+# each commit is a version. A zone where a type has no spot price then sold none. Nothing is
+# fetched.
 
 import os
 import re
@@ -18,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
-from deepvm.catalog.public.integrity import check
+from deepvm.catalog.public.offers import check
 from deepvm.catalog.public.skypilot import parse
 from deepvm.catalog.signals.signal import HISTORY, Signal
 from deepvm.core.units import counted
@@ -27,8 +21,8 @@ from deepvm.errors import DataError, MissingDataError
 REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
 UNREADABLE = "unreadable version"
 _GIT_TIMEOUT_S = 300.0
+# The catalog is rewritten every seven hours; less than this is no gap worth a note
 _GAP = timedelta(days=1)
-"""The catalog is rewritten every seven hours; less than this is no gap worth a note."""
 # A change of a plain file: links and submodules hold no prices.
 _CHANGE = re.compile(r":\d+ 100(?:644|755) \w+ (\w+) \w\tcatalogs/v(\d{1,4})/.+", re.ASCII)
 _OFFLINE = {
@@ -38,9 +32,7 @@ _OFFLINE = {
     "LC_ALL": "C",
 }
 
-
-Pool = tuple[str, str]
-"""A type in a zone."""
+Pool = tuple[str, str]  # A type in a zone
 
 
 def _lists() -> defaultdict[Pool, Any]:
@@ -49,27 +41,18 @@ def _lists() -> defaultdict[Pool, Any]:
 
 @dataclass
 class StoredPrices:
-    """The spot prices of a region over time.
-
-    Attributes:
-        changes: seconds since 1970 and prices from then on, oldest first.
-        times: when the versions of these days that could be read were stored, oldest first.
-        sold: in how many of them there was a spot price.
-        gone: when a version came in which there was a spot price no longer.
-        newest: the prices of the newest version.
-        notes: unreadable versions, or a history that is old or shorter than wanted.
-    """
+    """The spot prices of a region over time; times are seconds since 1970, oldest first."""
 
     source: ClassVar = "skypilot-catalog, stored versions"
     folder: str
     cloud: str
     region: str
     days: int
-    changes: dict[Pool, list[tuple[int, str]]] = field(default_factory=_lists)
-    times: list[int] = field(default_factory=list)
-    sold: Counter[Pool] = field(default_factory=Counter)
-    gone: dict[Pool, list[int]] = field(default_factory=_lists)
-    newest: dict[Pool, str] = field(default_factory=dict)
+    changes: dict[Pool, list[tuple[int, str]]] = field(default_factory=_lists)  # prices from then
+    times: list[int] = field(default_factory=list)  # of the readable versions of these days
+    sold: Counter[Pool] = field(default_factory=Counter)  # in how many of them
+    gone: dict[Pool, list[int]] = field(default_factory=_lists)  # when it was no longer sold
+    newest: dict[Pool, str] = field(default_factory=dict)  # prices of the newest version
     refused: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -87,7 +70,6 @@ class StoredPrices:
 
     @property
     def history(self) -> Signal:
-        """The changes, of types in zones that sold some when the newest version was stored."""
         self.check()
         data: dict[str, Any] = defaultdict(dict)
         for name, zone in self.newest:
@@ -97,15 +79,12 @@ class StoredPrices:
         return Signal(kind, self.region, self.last, self.source, data, refused, origin="cache")
 
     def check(self) -> None:
-        """Raise a MissingDataError if no version has a spot price."""
         if not self.sold:
             versions = f"{self.versions} versions of {self.cloud}/vms.csv"
-            raise MissingDataError(
-                f"{self.folder}: {versions} have no spot prices of {self.region}"
-            )
+            missing = f"no spot prices of {self.region}"
+            raise MissingDataError(f"{self.folder}: {versions} have {missing}")
 
     def add(self, lines: Sequence[bytes], at_s: int, *, counts: bool) -> None:
-        """Add the version of a time; ``counts``: whether it is of the wanted days."""
         try:
             prices = self._prices(lines)
         except DataError:
@@ -122,7 +101,6 @@ class StoredPrices:
             self.sold.update(prices.keys())
 
     def _prices(self, lines: Sequence[bytes]) -> dict[Pool, str]:
-        """Spot prices by type and zone. Raises DataError: it is no such file."""
         if not lines or not lines[-1].endswith(b"\n"):
             raise DataError("the file breaks off")
         # Parsing a row takes a hundred times as long as searching it for the region's name.
@@ -139,7 +117,6 @@ class StoredPrices:
         return {(o.instance_type, o.zone): o.spot for o in offers if o.spot is not None}
 
     def take_notes(self, now: datetime, *, complete: bool) -> None:
-        """Add notes about gaps; ``complete``: whether a version older than the days was read."""
         folder = self.folder
         if not complete and self.first - (now - timedelta(days=self.days)) > _GAP:
             held = f"{(now - self.first) / timedelta(days=1):.1f} days, not {self.days}"
@@ -161,15 +138,7 @@ def read_stored_prices(
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, StoredPrices]:
-    """The versions of the last ``days`` by region.
-
-    Each version is read once for all regions. Blocks while git reads: a second for about ten
-    versions.
-
-    Raises:
-        DataError: no git, no clone, no version that can be read, or git takes minutes.
-        MissingDataError: no version of that time.
-    """
+    """The versions of the last ``days`` by region, each read once; git takes 0.1 s for each."""
     start_s = int((now - timedelta(days=days)).timestamp())
     versions = [v for v in _versions(folder, cloud) if v[0] <= now.timestamp()]
     recent = [v for v in versions if v[0] >= start_s]
@@ -178,9 +147,8 @@ def read_stored_prices(
         if versions:
             at = datetime.fromtimestamp(versions[-1][0], timezone.utc)
             newest = f"the newest is of {at:%Y-%m-%d}"
-        raise MissingDataError(
-            f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there"
-        )
+        missing = f"no stored prices of the last {days} days"
+        raise MissingDataError(f"{folder}: {missing}: {newest}; 'git pull' there")
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window began
     prices = {region: StoredPrices(folder, cloud, region, days) for region in regions}
@@ -196,7 +164,6 @@ def read_stored_prices(
 
 
 def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:
-    """Time and object name of all versions, the oldest first: none of a replaced schema."""
     shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
     pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
     text = _git(folder, "log", "--no-show-signature", *shape, "--", pattern).decode()
@@ -218,7 +185,6 @@ def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:
 
 
 def _git(folder: str, *words: str) -> bytes:
-    """The output of git in a clone. Raises DataError: no git, no repository, or a timeout."""
     # Without the user's GIT_ variables: GIT_DIR, for one, would name another repository.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "--no-pager", "-c", "color.ui=false", "-C", folder, *words]

@@ -1,46 +1,340 @@
 """Apply measured eFLOPS, speed-up curves and network saturation to a catalog.
 
-Pure: the new catalog's provenance says what was measured.
+One ranking must not mix figures of two workloads. A catalog's eFLOPS are of one workload and unit
+(the paper's: 377 for a T4); ``deepvm profile eflops`` measures FLOP/s of another (10^12 and more),
+which would beat all others. So:
+
+1. Of several measured workloads one counts: the one that was asked for, else the one measured on
+   the most types, else the latest. Its curves count, too, or those of its model.
+2. Types with a measured and a published figure link the two scales, by the geometric mean of their
+   ratios. A single link keeps its published figure: it does not tell which type is faster.
+3. Where the ratios differ by more than a quarter, published figures become estimates, which need
+   ``--estimates``.
+4. Without a link only measured types may train. ``--estimates`` adds the others, linked by the
+   estimates of the measured types.
+5. Types with the GPU of a measured one follow it: the same figure for as many GPUs, a multiple (an
+   estimate) otherwise.
+6. Types without a measured curve use the catalog's, perhaps of another workload: a warning says so.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from statistics import geometric_mean
 
-from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
-from deepvm.catalog.measured.curves import apply_curves
-from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog, same_workload
 from deepvm.catalog.measured.steps import step_times
-from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
+from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.spelling import listed
 from deepvm.core.training.workload import Workload
+from deepvm.core.units import counted
 from deepvm.errors import RequestError
+
+# Links whose ratios differ by more than this factor make published figures estimates
+MAX_LINK_RATIO = 1.25
+
+
+def _apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str) -> None:
+    here = {e.subject: e for e in entries if e.workload == chosen}
+    if not here:
+        return
+    applied.skip(entries, chosen)
+    others = [e for e in entries if e.subject not in here]
+    if others:
+        names = listed(sorted({e.subject for e in others}))
+        text = (
+            f"eFLOPS of {names} were measured, but not with {chosen}, so they do not compare;"
+            " 'deepvm tables list' shows them, --workload chooses"
+        )
+        applied.note(text, *others)
+    catalog = applied.catalog
+    scale = _Scale(applied.types, here)
+    instances = tuple(i if i.gpu is None else scale.with_speed(i, i.gpu) for i in catalog)
+    applied.use(e for e in here.values() if e.subject in catalog.by_name)
+    rest = [
+        old
+        for old, new in zip(catalog, instances, strict=True)
+        if old.gpu is not None and old.eflops is not None and not speed_is_ours(new)
+    ]
+    if rest:
+        applied.doubts.append(scale.doubt(rest, chosen))
+    unit = catalog.eflops_unit
+    if scale.estimated:
+        unit = f"FLOP/s of {chosen}"
+    applied.catalog = replace(catalog, instances=instances, eflops_unit=unit)
+
+
+def choose_workload(entries: Iterable[Entry]) -> str:
+    """The workload measured on the most types; among equals, the latest; empty without entries."""
+    types: dict[str, set[str]] = {}
+    last: dict[str, datetime] = {}
+    for entry in sorted(entries, key=lambda e: e.measured_at):
+        types.setdefault(entry.workload, set()).add(entry.subject)
+        last[entry.workload] = entry.measured_at
+    return max(types, key=lambda w: (len(types[w]), last[w], w), default="")
+
+
+class _Scale:
+    """The conversion of figures measured ``here``, by type, to the scale of all types."""
+
+    def __init__(self, types: Mapping[str, InstanceType], here: Mapping[str, Entry]) -> None:
+        linked = [types[name] for name in here if types[name].eflops is not None]
+        published = [i for i in linked if not i.eflops_basis]
+        self.types = types
+        self.here = here
+        self.ratios = {i.name: (i.eflops or 0) / here[i.name].eflops for i in published or linked}
+        self.estimated = not published
+
+    @property
+    def links(self) -> str:
+        return listed(sorted(self.ratios))
+
+    @property
+    def spread(self) -> float:
+        return max(self.ratios.values()) / min(self.ratios.values()) - 1
+
+    @property
+    def is_sure(self) -> bool:
+        return not self.estimated and self.spread <= MAX_LINK_RATIO - 1
+
+    def bring(self, flops: float) -> float:
+        if self.estimated:
+            return _rounded(flops)
+        return _rounded(flops * geometric_mean(self.ratios.values()))
+
+    def with_speed(self, instance: InstanceType, gpu: Gpu) -> InstanceType:
+        if instance.name in self.here:
+            entry = self.here[instance.name]
+            source = f"measured here, {entry.day} ({entry.workload}): {entry.eflops:.4g} FLOP/s"
+            if not self.estimated:
+                source += f", on the catalog's scale by {self.links}"
+            eflops = self.bring(entry.eflops)
+            return replace(instance, eflops=eflops, eflops_basis="", eflops_source=source)
+        measured = [self.types[name] for name in sorted(self.here)]
+        kind = (gpu.name, gpu.memory_gib)
+        same = [(i, i.gpu) for i in measured if i.gpu and (i.gpu.name, i.gpu.memory_gib) == kind]
+        if same:
+            return self._following(instance, gpu, same)
+        if instance.eflops is None or self.is_sure:
+            return instance
+        if not self.estimated:
+            differ = f"{self.links} differ by up to {self.spread:.0%} here"
+            basis = f"published for another workload, against which {differ}"
+            return replace(instance, eflops_basis=instance.eflops_basis or basis)
+        basis = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
+        if not self.ratios:
+            source = f"its eFLOPS ({basis}) compare with nothing that was measured here"
+            return replace(instance, eflops=None, eflops_basis="", eflops_source=source)
+        basis += f"; brought to what was measured here by the estimates of {self.links}"
+        eflops = _rounded(instance.eflops / geometric_mean(self.ratios.values()))
+        return replace(instance, eflops=eflops, eflops_basis=basis)
+
+    def _following(
+        self, instance: InstanceType, gpu: Gpu, same: Sequence[tuple[InstanceType, Gpu]]
+    ) -> InstanceType:
+        published = instance.eflops is not None and not instance.eflops_basis
+        shares = []
+        for other, its in same:
+            share = gpu.count / its.count
+            if published and instance.eflops and other.eflops and not other.eflops_basis:
+                share = instance.eflops / other.eflops
+            shares.append(share * self.here[other.name].eflops)
+        names = listed([i.name for i, _ in same])
+        day = max(self.here[i.name].day for i, _ in same)
+        basis = f"{gpu.count} x one {gpu.name}'s, after {names}, measured here, {day}"
+        if published or any(its.count == gpu.count for _, its in same):
+            basis = ""
+        source = f"after {names} with the same GPU, measured here, {day}"
+        eflops = self.bring(geometric_mean(shares))
+        return replace(instance, eflops=eflops, eflops_basis=basis, eflops_source=source)
+
+    def doubt(self, rest: Sequence[InstanceType], chosen: str) -> str:
+        link = f"what was measured here with {chosen} to the catalog's eFLOPS"
+        others = f"{counted(len(rest), 'other type')} with figures of the catalog"
+        if self.is_sure:
+            how = "alone links"
+            if len(self.ratios) > 1:
+                how = f"link (within {self.spread:.0%})"
+            limit = "only as far as both workloads run GPUs alike; measure them too to be sure"
+            return f"{self.links} {how} {link}: {others} compare {limit}"
+        reason = f"no published figure links {link}"
+        if not self.estimated:
+            reason = f"{self.links} link {link}, and differ by {self.spread:.0%}"
+        published = (i for i in rest if not i.eflops_basis)
+        measure = " or ".join(smallest_of_each_gpu(published)[:3]) or "them"
+        return f"{reason}, so {others} count only with --estimates; measure {measure} too"
+
+
+def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
+    """The smallest type of each GPU, sorted by name: the cheapest ones to rent and measure."""
+    largest_first = sorted(instances, key=lambda i: (i.vcpus, i.name), reverse=True)
+    return sorted({i.gpu.name: i.name for i in largest_first if i.gpu}.values())
+
+
+def speed_is_ours(instance: InstanceType) -> bool:
+    """Whether a type's eFLOPS are measured on it, or on another type with its GPU."""
+    return instance.eflops_source.startswith(("measured", "after"))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+# Sizes above 1 that a curve needs to become a type's own default. The ring beyond them has two
+# parameters
+FEWEST_SIZES = 3
+
+_HERE = "measured here, "
+
+
+def _apply_curves(
+    applied: MeasuredCatalog,
+    entries: Sequence[Entry],
+    speeds: Sequence[Entry],
+    eflops_workload: str,
+) -> None:
+    wanted = _workload(entries, eflops_workload)
+    applied.skip(entries, wanted)
+    by_type: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_type.setdefault(entry.subject, []).append(entry)
+    general: dict[str, Entry] = {}
+    for name, own in by_type.items():
+        fit = [e for e in own if same_workload(e.workload, wanted)]
+        if fit:
+            general[name] = max(fit, key=lambda e: (e.workload == wanted, e.measured_at))
+            continue
+        theirs = " and ".join(sorted({e.workload for e in own}))
+        applied.note(
+            f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}:"
+            " they do not compare, so it is not used; --workload chooses, or measure both with one"
+            " workload",
+            *own,
+        )
+    defaults = {name: e for name, e in general.items() if e.sizes >= FEWEST_SIZES}
+    instances = []
+    for instance in applied.catalog:
+        name = instance.name
+        if name not in by_type:
+            name = _alike(instance, applied.types, defaults)
+        if name:
+            instance = _with_curves(instance, by_type[name], general.get(name))
+        instances.append(instance)
+    applied.catalog = replace(applied.catalog, instances=tuple(instances))
+    applied.use(e for name, e in general.items() if name in applied.catalog.by_name)
+    fast = {e.subject for e in speeds if e.workload == eflops_workload}
+    for name, entry in general.items():
+        of = entry.workload
+        if name in fast:
+            of = eflops_workload
+        applied.doubts += _curve_doubts(entry, of)
+    applied.doubts += _ranking_doubts(applied.catalog, defaults, wanted)
+
+
+def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
+    if any(same_workload(e.workload, eflops_workload) for e in entries):
+        return eflops_workload
+    # Curves that are too short to be a default decide only if all are.
+    enough = [e for e in entries if e.sizes >= FEWEST_SIZES] or entries
+    alike = [e for e in enough if e.workload.partition("/")[0] == eflops_workload.partition("/")[0]]
+    return choose_workload(alike or enough)
+
+
+def _curve_doubts(entry: Entry, eflops_workload: str) -> Iterator[str]:
+    about = f"the curve of {entry.subject} was measured"
+    if entry.local:
+        yield f"{about} with processes of one machine, not with VMs"
+    if entry.sizes < FEWEST_SIZES:
+        sizes = counted(entry.sizes, "size")
+        yield (f"{about} at {sizes} above 1, too few: it counts only with --speedup measured")
+    if not same_workload(entry.workload, eflops_workload):
+        yield f"{about} with {entry.workload}, its eFLOPS with {eflops_workload}"
+
+
+def _ranking_doubts(catalog: Catalog, defaults: Collection[str], workload: str) -> Iterator[str]:
+    """Rule 6: doubts about ranking measured curves next to figures that may not be comparable."""
+    # Types with estimated eFLOPS rank only with --estimates, which says so itself.
+    ranked = [
+        i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis
+    ]
+    own = sorted(i.name for i in ranked if i.name in defaults)
+    curves = [(i, i.curve(i.default_speedup)) for i in ranked]
+    rest = [i for i, curve in curves if curve is None or not curve.source.startswith(_HERE)]
+    published = [i.name for i in ranked if i.name in defaults and not speed_is_ours(i)]
+    if own and rest:
+        go = "go"
+        if len(rest) == 1:
+            go = "goes"
+        yield (
+            f"the speed-up of {listed(own)} was measured here with {workload}, and"
+            f" {listed([i.name for i in rest])} {go} by the catalog's, which may be of another"
+            " workload: they compare only as far as both scale alike; run 'deepvm profile scaling'"
+            f" with {workload} on {listed(smallest_of_each_gpu(rest))} too"
+        )
+    if published:
+        yield (
+            f"the eFLOPS of {listed(published)} are the catalog's, perhaps of another workload than"
+            f" {workload}, with which the speed-up was measured here; run 'deepvm profile eflops'"
+            " with that there too"
+        )
+
+
+def _alike(
+    instance: InstanceType, types: Mapping[str, InstanceType], defaults: Iterable[str]
+) -> str:
+    def shared(one: InstanceType) -> set[SpeedupCurve]:
+        return {c for c in one.speedups if c.workload is None}
+
+    for name in sorted(defaults):
+        other = types[name]
+        if other.gpu == instance.gpu and shared(other) == shared(instance):
+            return name
+    return ""
+
+
+def _with_curves(
+    instance: InstanceType, entries: Sequence[Entry], general: Entry | None
+) -> InstanceType:
+    basis = ""
+    new: list[SpeedupCurve] = []
+    if general is not None:
+        new += _curves(general)
+    if entries[0].subject == instance.name:
+        new += [curve for e in entries for curve in _curves(e, e.workload)]
+    else:
+        basis = f"those of {entries[0].subject}, the same GPU"
+    replaced = {(c.kind, c.workload) for c in new}
+    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
+    if general is None or general.sizes < FEWEST_SIZES:
+        return replace(instance, speedups=(*kept, *new))
+    if instance.speedup_basis and not basis:
+        kept = []  # curves of another type are worse than its own
+    instance = replace(instance, default_speedup=MeasuredSpeedup.kind, speedup_basis=basis)
+    return replace(instance, speedups=(*kept, *new))
+
+
+def _curves(entry: Entry, workload: str | None = None) -> list[SpeedupCurve]:
+    ring = _ring(tuple(p for p in entry.points if p[0] > 1))
+    source = f"{_HERE}{entry.day} ({entry.workload})"
+    curve = MeasuredSpeedup(entry.points, ring, workload=workload, source=source)
+    if workload is not None or entry.sizes < FEWEST_SIZES:
+        return [curve]
+    return [replace(ring, fitted_to=entry.points[-1][0], source=source), curve]
+
+
+_ring = cache(RingSpeedup.fit)  # an entry of a GPU is for several types
 
 
 def apply(
     tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()
 ) -> MeasuredCatalog:
-    """Replace a catalog's figures by measured ones.
+    """Replace a catalog's figures by measured ones, of ``workload`` or by the rules.
 
-    - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
-    - ``scaling``: the type's ``measured`` curve, by the rules of
-      :mod:`deepvm.catalog.measured.curves`; with at least three sizes above 1 it becomes the
-      default, with its ``ring``, and types with the same GPU and curves follow.
-    - ``saturation``: at the bandwidth where the planner looks; of measurements that contradict each
-      other the smaller.
-
-    Args:
-        tables: what was measured.
-        catalog: the figures to replace; it is returned unchanged when no entry concerns it.
-        workload: the start of the workload that counts, such as ``resnet50``; empty: chosen by
-            the rule.
-        among: all catalogs that are compared with this one, such as those of other regions: their
-            eFLOPS must come to one scale.
-
-    Raises:
-        RequestError: nothing was measured with this workload, or it is the start of several
-            models.
+    ``among``: compared catalogs, whose eFLOPS get one scale. Raises RequestError: nothing was
+    measured with this workload, or it starts several models.
     """
     entries = list(tables)
     trained = [e for e in entries if e.kind in ("eflops", "scaling")]
@@ -52,8 +346,8 @@ def apply(
     usable = _usable(applied, (e for e in trained if e.kind == "eflops" or e.sizes))
     speeds = [e for e in usable if e.kind == "eflops"]
     eflops_workload = choose_workload(speeds)
-    apply_speeds(applied, speeds, eflops_workload)
-    apply_curves(applied, [e for e in usable if e.kind == "scaling"], speeds, eflops_workload)
+    _apply_speeds(applied, speeds, eflops_workload)
+    _apply_curves(applied, [e for e in usable if e.kind == "scaling"], speeds, eflops_workload)
     _apply_pairs(applied, entries)
     return applied.finished(catalog)
 
@@ -61,12 +355,7 @@ def apply(
 def apply_steps(
     tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str
 ) -> MeasuredCatalog:
-    """A catalog whose provenance names the measured steps of a workload.
-
-    Measured saturation is in it. The steps themselves are for
-    :class:`deepvm.catalog.measured.steps.MeasuredPerformance`; eFLOPS and curves say
-    nothing about a workload.
-    """
+    """A catalog whose provenance names the measured steps of a workload."""
     applied = MeasuredCatalog(catalog, catalog.by_name)
     entries = list(tables)
     _apply_pairs(applied, entries)
@@ -85,10 +374,7 @@ def apply_steps(
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
-    """Why entries are not used in a catalog of all types that could be recommended.
-
-    Empty for those that are.
-    """
+    """Why entries are not used in a catalog of all types that could be recommended."""
     entries = list(tables)
     groups, unused = step_times(entries, catalog.by_name)
     known = unused | apply(entries, catalog).reasons
@@ -98,10 +384,7 @@ def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
 
 
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
-    """The entries whose workload starts with a text.
-
-    The text is one or more whole parts of the workload, or the start of one model's name.
-    """
+    # ``workload`` is one or more whole parts of it, or the start of one model's name.
     words = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
     matching = [e for e in entries if e.workload.startswith(workload)]
     if words or len({e.workload.partition("/")[0] for e in matching}) == 1:
@@ -111,7 +394,6 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
 
 
 def _usable(applied: MeasuredCatalog, entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
         instance = applied.types.get(entry.subject)
@@ -128,18 +410,12 @@ def _usable(applied: MeasuredCatalog, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry]) -> None:
-    """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth.
-
-    The table is DeepVM's Table V. A pair's row is at the bandwidth by which the planner looks n_sat
-    up, min(sender, receiver) in the catalog, not at the bandwidth that was seen: one stream of a
-    25 Gbit/s VM may reach 5. For a type that the catalog does not know, the document's bandwidth
-    counts.
-
-    n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its
-    bandwidth, lowers larger rows of less bandwidth, and removes smaller rows of more bandwidth. Of
-    contradicting measurements the smaller holds: it only asks for more memory nodes. A measurement
-    without a knee up to N senders means n_sat >= N: it lifts a row and never lowers one.
-    """
+    """Merge n_sat measured between two types into a catalog's table (Table V) by bandwidth."""
+    # A pair's row is at min(sender, receiver) in the catalog, where the planner looks n_sat up, not
+    # at the bandwidth that was seen. n_sat must not fall as bandwidth grows: a measured knee
+    # replaces the row of its bandwidth, lowers larger rows of less and removes smaller rows of
+    # more. Of contradicting measurements the smaller holds: it only asks for more memory nodes.
+    # Without a knee up to N senders, n_sat >= N: it lifts a row and never lowers one.
     catalog = applied.catalog
     published = dict(zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True))
     own: dict[float, int] = {}
@@ -201,7 +477,6 @@ def _joined(published: Mapping[float, int], own: Mapping[float, int]) -> Saturat
 def _bandwidth(
     entry: Entry, types: Mapping[str, InstanceType], rule: MemoryNodeRule
 ) -> float | None:
-    """Gbit/s of a pair, min(sender, receiver), None if unknown."""
     sender, receiver = map(types.get, entry.types)
     sent = (sender and sender.network_gbps) or entry.document.get("sender_gbps")
     received = receiver and receiver.memory_node_gbps(rule)

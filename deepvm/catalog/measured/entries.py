@@ -1,8 +1,4 @@
-"""Entries of measured tables: documents of ``deepvm profile``.
-
-They are kept whole because later versions may use more of them. Validation is in
-:mod:`deepvm.documents.inputs.tables`.
-"""
+"""Entries of measured tables: documents of ``deepvm profile``."""
 
 from __future__ import annotations
 
@@ -20,39 +16,29 @@ from deepvm.core.units import counted, format_time, parse_time
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType
 
-TABLES_VERSION = "deepvm.tables/1"
-"""``schema_version`` of measured tables."""
-
+TABLES_VERSION = "deepvm.tables/1"  # ``schema_version`` of measured tables
+# The kinds of entries, and ``schema_version`` of the document of each
 DOCUMENT_VERSIONS = {
     kind: f"deepvm.{kind}/1" for kind in ("eflops", "scaling", "saturation", "steptime")
 }
-"""The kinds of entries, and ``schema_version`` of the document of each."""
 
 TYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DOCUMENT_VERSIONS, ("instance_type",))
+# The keys that name the types of an entry, by its kind
 TYPES["saturation"] = ("sender_type", "receiver_type")
-"""The keys that name the types of an entry, by its kind."""
 
+# A measurement dated further ahead comes from a wrong clock. Time zones and small clock errors stay
+# below
 FUTURE = timedelta(days=1)
-"""A measurement dated further ahead comes from a wrong clock.
-
-Time zones and small clock errors stay below.
-"""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "sequence": "{}tok", "batch": "b{}"}
 _WORKLOAD |= dict.fromkeys(("dtype", "precision", "optimizer", "method", "software"), "{}")
+# Default values, which the name of a workload leaves out
 _USUAL = {"method": "ddp", "software": "eager"}
-"""Default values, which the name of a workload leaves out."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One measurement.
-
-    Attributes:
-        kind: ``eflops``, ``scaling``, ``saturation``, or ``steptime``: a law of steps.
-        measured_at: when, UTC, whole seconds. document: what the profiling command printed.
-        types: the type it was measured on; of ``saturation`` the sender's and the receiver's.
-    """
+    """One measurement. ``types``: of ``saturation`` the sender's and the receiver's, else one."""
 
     kind: str
     measured_at: datetime
@@ -61,13 +47,8 @@ class Entry:
 
     @property
     def workload(self) -> str:
-        """The trained workload as one word, ``resnet50/224px/b64/float32/adam``.
-
-        Empty for ``saturation``.
-
-        Figures are comparable only if all of it is the same: on one machine eFLOPS differ
-        seven-fold between workloads.
-        """
+        """The trained workload, ``resnet50/224px/b64/float32/adam``; empty for ``saturation``."""
+        # Figures are comparable only if all of it is the same: eFLOPS differ seven-fold.
         words = []
         trained = self.document.get("workload", {})
         for name, form in _WORKLOAD.items():
@@ -80,12 +61,10 @@ class Entry:
 
     @property
     def subject(self) -> str:
-        """The type, or ``sender to receiver``."""
         return " to ".join(self.types)
 
     @property
     def name(self) -> str:
-        """Name on the command line; measurements of one name are of the same thing."""
         if self.kind == "saturation":
             return ":".join([self.kind, *self.types, self.document["transport"]])
         # A run on the processors of a GPU type must never replace one on its GPUs.
@@ -93,7 +72,6 @@ class Entry:
 
     @property
     def value(self) -> str:
-        """The result in words."""
         if self.kind == "eflops":
             known = self.document.get("spread") is not None
             return f"{self.eflops:.4g} FLOP/s" + (f" (spread {self.spread:.1%})" if known else "")
@@ -126,7 +104,6 @@ class Entry:
         return ""
 
     def doubt(self, instance: InstanceType | None) -> str:
-        """A warning if the machine names its GPUs and none is the type's; else empty."""
         if instance is None or instance.gpu is None or not self.gpus:
             return ""
         gpu = instance.gpu.name
@@ -145,7 +122,6 @@ class Entry:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it was trained without a GPU, as far as the document says."""
         workload = self.document["workload"]
         machine = self.document.get("machine") or {}
         device = self.document.get("device", workload.get("device", machine.get("device")))
@@ -180,12 +156,10 @@ class Entry:
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
-        """(n, S(n)) of a ``scaling`` entry, n increasing."""
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
 
     @property
     def sizes(self) -> int:
-        """How many sizes above 1 a ``scaling`` entry has."""
         return sum(1 for n, _ in self.points if n > 1)
 
     @property
@@ -201,17 +175,13 @@ class Entry:
 
     @property
     def senders(self) -> tuple[int, bool]:
-        """n_sat of a ``saturation`` entry, and whether saturation was seen.
-
-        Else n_sat is at least as large.
-        """
+        """n_sat of a ``saturation`` entry, and whether saturation was seen."""
         knee = self.document.get("n_sat_knee")  # on a plateau, noise decides eq. 14
         if knee is not None:
             return int(knee), True
         return max(int(row["n"]) for row in self.document["times"]), False
 
     def as_document(self) -> dict[str, Any]:
-        """The entry as it stands in a file."""
         return {
             "kind": self.kind,
             **dict(zip(TYPES[self.kind], self.types, strict=True)),
@@ -222,14 +192,7 @@ class Entry:
 
 @dataclass
 class MeasuredCatalog:
-    """A catalog with measured figures in it, and which measurements were used.
-
-    Attributes:
-        catalog: the catalog. types: all types that are compared, before any change.
-        measured: what changed it. notes: why other entries did not, one sentence each.
-        reasons: by name of entry why it is not used, also where that is no note; empty if it is.
-        doubts: where these figures may mislead.
-    """
+    """A catalog with measured figures. ``reasons``: by entry why it is not used, empty if it is."""
 
     catalog: Catalog
     types: Mapping[str, InstanceType]
@@ -251,7 +214,6 @@ class MeasuredCatalog:
                 self.reasons[entry.name] = reason
 
     def use(self, entries: Iterable[Entry], kind: str = "") -> None:
-        """Record that entries changed the catalog; ``kind``: as figures of another kind."""
         for entry in entries:
             about = (entry.subject, entry.workload, entry.measured_at, entry.value)
             runs = len(entry.steps) if kind == "steps" else 0
@@ -263,33 +225,22 @@ class MeasuredCatalog:
                 self.doubts.append(doubt)
 
     def finished(self, before: Catalog) -> MeasuredCatalog:
-        """The result, with all records in the provenance; ``before`` if there are none."""
         if not self.measured and not self.notes:
             return replace(self, catalog=before, doubts=[])
         about = self.catalog.provenance
-        provenance = replace(
-            about,
-            measured=tuple(self.measured),
-            doubts=(*about.doubts, *self.doubts),
-            notes=(*about.notes, *self.notes),
-        )
-        return replace(self, catalog=replace(self.catalog, provenance=provenance))
+        doubts = (*about.doubts, *self.doubts)
+        notes = (*about.notes, *self.notes)
+        about = replace(about, measured=tuple(self.measured), doubts=doubts, notes=notes)
+        return replace(self, catalog=replace(self.catalog, provenance=about))
 
 
 def same_workload(one: str, other: str) -> bool:
-    """Whether two workloads agree as far as both say.
-
-    One may name the model alone, as a CSV does.
-    """
+    """Whether two workloads agree as far as both say; one may name the model alone."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, float], ...]:
-    """The steps of a speed-up curve's document, as :attr:`Entry.steps`.
-
-    Incomplete runs are left out, and so is a run of several "VMs" on a single machine: it says
-    nothing about VMs.
-    """
+    """The steps of a speed-up curve's document, without incomplete runs and VMs on one machine."""
     workload = document["workload"]
     processes = workload.get("processes")
     batch = workload.get("batch")
@@ -301,15 +252,11 @@ def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, f
         for run in document.get("runs") or ()
         if run.get("seconds_per_step") and run.get("failed") is None and run["n"] <= most_vms
     ]
-    return tuple(
-        (
-            run["n"],
-            run["n"] * processes,
-            float(run.get("batch") or batch),
-            median(run["seconds_per_step"]),
-        )
-        for run in good
-    )
+    steps = []
+    for run in good:
+        own_batch = float(run.get("batch") or batch)
+        steps.append((run["n"], run["n"] * processes, own_batch, median(run["seconds_per_step"])))
+    return tuple(steps)
 
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:

@@ -1,13 +1,6 @@
-"""Measured steps in the planner's terms, and the speeds that follow from them.
-
-They consist of the workload, the type, and the law that the steps follow. ``deepvm profile
-scaling`` names its workload by what it trains (images of 224 pixels, float32), the planner by what
-a user asks for (resnet50, tf32). Only steps of the very workload that is asked for count: model,
-method, sequence or resolution, precision and software. The batch may differ, as the law knows
-batches.
-"""
-
-from __future__ import annotations
+"""Measured steps in the planner's terms, and the speeds that follow from them."""
+# Only steps of the very workload that is asked for count: model, method, sequence or resolution,
+# precision and software. The batch may differ, as the law knows batches.
 
 import re
 from collections.abc import Iterable, Mapping
@@ -36,10 +29,7 @@ DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 
 @dataclass(frozen=True)
 class TrainedWorkload:
-    """What was trained, in the terms of ``recommend``; ``checkpointing``: None if unknown.
-
-    ``by_cudnn``: whether float32 means torch's default, TF32 in convolutions where the GPU has it.
-    """
+    """What was trained, in the terms of ``recommend``; ``checkpointing``: None if unknown."""
 
     model: str
     method: str
@@ -49,14 +39,11 @@ class TrainedWorkload:
     checkpointing: bool | None = None
     by_cudnn: bool = False
 
-    def precision_on(self, gpu: Accelerator) -> Precision | None:
-        if self.by_cudnn and self.precision is Precision.FP32:
-            return gpu.precision(Precision.TF32) or Precision.FP32
-        return gpu.precision(self.precision)
-
     def differs(self, workload: Workload, gpu: Accelerator, software: str) -> str:
         """Why steps do not apply to a workload, in words; empty if they do."""
-        own_precision = self.precision_on(gpu)
+        own_precision = gpu.precision(self.precision)
+        if self.by_cudnn and self.precision is Precision.FP32:
+            own_precision = gpu.precision(Precision.TF32) or Precision.FP32
         wanted_precision = gpu.precision(workload.precision)
         model = workload.model
         pairs = {
@@ -72,8 +59,9 @@ class TrainedWorkload:
         usual = usual_checkpointing(workload)
         if self.checkpointing is None or usual in (None, self.checkpointing):
             return ""
-        word = "with" if self.checkpointing else "without"
-        return f"measured {word} activation checkpointing"
+        if self.checkpointing:
+            return "measured with activation checkpointing"
+        return "measured without activation checkpointing"
 
 
 def trained_as(entry: Entry) -> TrainedWorkload | str:
@@ -110,11 +98,7 @@ def trained_as(entry: Entry) -> TrainedWorkload | str:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """All steps of one workload on one type.
-
-    Attributes:
-        entries: where they come from. gpu: None if unknown.
-    """
+    """All steps of one workload on one type."""
 
     instance_type: str
     trained: TrainedWorkload
@@ -123,26 +107,18 @@ class StepTimes:
 
     @property
     def own(self) -> OwnSteps:
-        """The law that they follow."""
-        return OwnSteps(
-            self.instance_type,
-            self.fit,
-            reads=all(e.kind == "steptime" for e in self.entries),
-            about=(
-                f"{self.instance_type}, {self.entries[-1].measured_at.date()},"
-                f" {counted(len(self.steps), 'run')}"
-            ),
-        )
+        runs = counted(len(self.steps), "run")
+        about = f"{self.instance_type}, {self.entries[-1].measured_at.date()}, {runs}"
+        reads = all(e.kind == "steptime" for e in self.entries)
+        return OwnSteps(self.instance_type, self.fit, reads=reads, about=about)
 
     @property
     def saved(self) -> list[Mapping[str, Any]]:
-        """The laws that were saved with the steps."""
         keys = {"steptime": "fit", "scaling": "step_time"}
         return [law for e in self.entries if (law := e.document.get(keys[e.kind]))]
 
     @cached_property
     def fit(self) -> StepTimeFit:
-        """The law that was saved with them; of several measurements, that of all steps together."""
         # Without scipy, the latest that was fitted elsewhere
         if self.saved and (len(self.entries) == 1 or not _can_fit()):
             return StepTimeFit.of_document(self.saved[-1])
@@ -150,7 +126,6 @@ class StepTimes:
 
     @property
     def unfitted(self) -> str:
-        """Why there is no law of them; empty where there is one, or one can be made."""
         count = len(self.steps)
         kinds = self.steps.kinds
         if count < FEWEST or kinds < 2:
@@ -158,9 +133,8 @@ class StepTimes:
             return f"{counted(count, 'step')} of {of}: a law of them needs {ENOUGH}"
         if self.saved or _can_fit():
             return ""
-        return (
-            "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
-        )
+        advice = "to fit one needs scipy: install deepvm[fit]"
+        return f"no law of its steps was saved with it, and {advice}"
 
     @property
     def steps(self) -> Steps:
@@ -175,11 +149,7 @@ def _can_fit() -> bool:
 def step_times(
     entries: Iterable[Entry], types: Mapping[str, InstanceType]
 ) -> tuple[tuple[StepTimes, ...], dict[str, str]]:
-    """Measured steps by type and workload, and by name of entry why some are not used.
-
-    ``types``: known types by name, which say what a type's GPU is; else what the machine called it
-    counts.
-    """
+    """Measured steps by type and workload, and by name of entry why some are not used."""
     measured: dict[tuple[str, TrainedWorkload], list[Entry]] = {}
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
@@ -214,21 +184,14 @@ def _gpu_of(entry: Entry, instance: InstanceType | None) -> Accelerator | None:
 
 @dataclass(frozen=True)
 class MeasuredPerformance(PublishedPerformance):
-    """As :class:`PublishedPerformance`, with the user's own steps.
-
-    Measured beats published beats derived. A type that was measured goes by its law. Other types
-    with its GPU take its gradients; the rest is as published.
-    """
+    """As :class:`PublishedPerformance`, but types and GPUs with measured steps go by these."""
 
     own: tuple[StepTimes, ...] = ()
 
     def of_machine(
         self, machine: Machine, workload: Workload, vms: FloatArray, name: str = ""
     ) -> TrainingSpeed | str:
-        """The speed of clusters of a machine, or why there is none.
-
-        A VM of no named type counts as the measured one with as many GPUs.
-        """
+        """The speed of clusters of a machine, or why there is none."""
         base = super().of_machine(machine, workload, vms)
         if isinstance(base, str):
             return base

@@ -1,10 +1,10 @@
-"""The user's measured tables.
-
-Entries by name, and the file that profiling writes and the planner reads.
-"""
+"""The user's measured tables: one file, changed by one process at a time."""
+# A change writes the new file, copies the old one to measured.previous.json, and renames the new
+# one: a kill at any point leaves a whole file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,28 +23,64 @@ from deepvm.catalog.measured.entries import (
     Entry,
     build_entry,
 )
-from deepvm.catalog.measured.storage import (
-    CURRENT,
-    PREVIOUS,
-    locked,
-    replace_file,
-)
 from deepvm.core.cluster.instances import Catalog
 from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
-from deepvm.io.user_dirs import is_missing, own_data_folder
+from deepvm.io.atomic_write import hidden_path, sync_folder, write_bytes
+from deepvm.io.safe_read import os_reason
+from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
 
 if TYPE_CHECKING:
     from deepvm.catalog.published.performance import PublishedPerformance
     from deepvm.core.cluster.instances import InstanceType
 
+PREVIOUS = "measured.previous.json"
+LOCK = ".measured.lock"
+LOCK_WAIT_S = 30.0  # How long a save waits for another one; a save takes milliseconds
+
+
+def replace_file(folder: Path, data: bytes) -> None:
+    """Replace the tables; the old ones become the previous ones. Raises a DataError."""
+    current = folder / MEASURED
+    try:
+        with hidden_path(current) as new_file:
+            write_bytes(new_file, data)  # first, so that a full disk changes nothing
+            if not is_missing(current):
+                write_bytes(folder / PREVIOUS, current.read_bytes())
+            os.replace(new_file, current)
+        sync_folder(folder)
+    except OSError as error:
+        raise DataError(f"{current}: cannot be written: {os_reason(error)}") from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock the folder against other processes, or raise a DataError."""
+    from deepvm.io.file_lock import FileLock
+
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = lock.take(shared=False, limit_s=LOCK_WAIT_S)
+    except OSError as error:  # without a lock, two saves could lose each other's entries
+        raise DataError(
+            f"{error.filename or folder}: measured tables cannot be written: {os_reason(error)};"
+            " DEEPVM_DATA_DIR names another folder"
+        ) from None
+    if not free:
+        raise DataError(
+            f"another process has locked {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved,"
+            " try again"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
 
 @dataclass(frozen=True)
 class Tables:
-    """Measured tables: one entry of each name, sorted by name.
-
-    ``path`` is their file, empty without one.
-    """
+    """Measured tables: one entry of each name, sorted by name."""
 
     entries: tuple[Entry, ...] = ()
     path: str = ""
@@ -56,15 +92,11 @@ class Tables:
         return iter(self.entries)
 
     def called(self, name: str) -> tuple[Entry, ...]:
-        """Find entries by name or type, its first parts, or a glob."""
         meant = re.compile(f"{translate(name)}|{translate(f'{name}[:/.]*')}")
         return tuple(e for e in self.entries if any(map(meant.match, (e.name, *e.types))))
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
-        """Merge other entries.
-
-        Of one name the later measurement wins, of equal times the new one.
-        """
+        """Merge entries. Of one name the later measurement wins, of equal times the new one."""
         by_time = sorted((*self.entries, *entries), key=lambda e: e.measured_at)
         latest = {e.name: e for e in by_time}
         return Tables(tuple(latest[name] for name in sorted(latest)), self.path)
@@ -72,7 +104,6 @@ class Tables:
     def apply(
         self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()
     ) -> Catalog:
-        """The catalog with these figures in it; see :func:`deepvm.catalog.measured.apply.apply`."""
         from deepvm.catalog.measured.apply import apply
 
         return apply(self, catalog, workload, among).catalog
@@ -80,10 +111,7 @@ class Tables:
     def speeds(
         self, published: PublishedPerformance, types: Mapping[str, InstanceType]
     ) -> PublishedPerformance:
-        """Speeds by these steps, else as published.
-
-        ``types`` are the known types by name, for what their GPUs are.
-        """
+        """Speeds by these steps, else as published."""
         from deepvm.catalog.measured.steps import MeasuredPerformance, step_times
 
         own, _ = step_times(self, types)
@@ -92,7 +120,6 @@ class Tables:
         return MeasuredPerformance(published.software, published.placement_group, own)
 
     def as_document(self) -> dict[str, Any]:
-        """The tables as they stand in a file."""
         entries = [e.as_document() for e in self.entries]
         return {"schema_version": TABLES_VERSION, "deepvm": deepvm.__version__, "entries": entries}
 
@@ -109,19 +136,16 @@ def own_folder() -> Path:
 
 
 def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
-    """Load the measured tables of a folder, the user's own unless given.
-
-    Empty if nothing was measured.
+    """Load the measured tables of a folder, the user's own unless given; empty if there are none.
 
     Raises:
-        CatalogFormatError: the file cannot be read, or is damaged; names every problem with its
-            location.
+        CatalogFormatError: the file cannot be read, or is damaged; names every problem.
     """
     chosen = folder or own_data_folder(os.environ)
     if chosen is None:
         return Tables()
     return _read_if_any(
-        Path(chosen) / CURRENT,
+        Path(chosen) / MEASURED,
         "These are your measured tables: 'deepvm tables restore' brings back the tables before the"
         " last change, '--tables paper' ignores them.",
     )
@@ -139,30 +163,19 @@ def _read_if_any(path: Path, note: str) -> Tables:
 
 
 def open_tables(name: str) -> Tables | None:
-    """The tables of ``--tables``: ``auto`` for the user's own, ``paper`` for None, or a file.
-
-    Raises:
-        RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as
-            :func:`read_tables`.
-    """
+    """The tables of ``--tables``: ``auto`` for the user's own, ``paper`` for None, or a file."""
     if name == "paper":
         return None
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        raise RequestError(
-            "tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote"
-        )
+        allowed = "auto, paper, or a .json file that 'deepvm tables export' wrote"
+        raise RequestError("tables", name, allowed)
     return read_tables(Path(name))
 
 
 def read_tables(path: Path) -> Tables:
-    """Read measured tables from a file.
-
-    Raises:
-        CatalogFormatError: missing, unreadable, of another version or not valid; names every
-            problem with its place.
-    """
+    """Read measured tables from a file."""
     from deepvm.documents.inputs.tables import TABLES
 
     document = TABLES.read_plain(path)
@@ -178,21 +191,9 @@ def refuse_missing_types(kind: str, types: Mapping[str, str]) -> None:
 
 
 def entry_of(
-    document: Mapping[str, Any],
-    *,
-    measured_at: datetime,
-    name: str = "document",
-    **types: str,
+    document: Mapping[str, Any], *, measured_at: datetime, name: str = "document", **types: str
 ) -> Entry:
-    """Make an entry of what a profiling command prints with ``-o json``.
-
-    ``name`` is what errors call the document; ``types``: a ``sender_type`` and a ``receiver_type``
-    for ``saturation``, an ``instance_type`` for the other kinds; by default the document's own.
-
-    Raises:
-        RequestError: a type is missing.
-        CatalogFormatError: the document is not valid; names every problem with its place.
-    """
+    """Make an entry of what a profiling command prints with ``-o json``."""
     from deepvm.documents.inputs.tables import TABLES
 
     version = str(document.get("schema_version"))
@@ -226,40 +227,25 @@ def machine_type(document: Mapping[str, Any]) -> str:
 def save_entries(
     folder: str | os.PathLike[str], entries: Iterable[Entry], remove: Collection[str] = ()
 ) -> tuple[Tables, Tables]:
-    """Save measurements in a folder's tables, and remove others by name.
-
-    Of several measurements of one name, the last is kept. Returns the tables before and after.
-
-    Raises:
-        DataError: the tables there cannot be read, locked or written; the files are
-            unchanged.
-    """
+    """Save measurements in a folder's tables, and remove others by name."""
     path = Path(folder)
     with locked(path):
         old = load_tables(path)
         kept = tuple(entry for entry in old if entry.name not in remove)
-        new = Tables(kept, str(path / CURRENT)).merged(entries)
+        new = Tables(kept, str(path / MEASURED)).merged(entries)
         if new.entries != old.entries:
             replace_file(path, encode_tables(new))
     return old, new
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
-    """Undo the last change and return the file; a second call redoes it.
-
-    Before the first change, tables are empty.
-
-    Raises:
-        DataError: there is nothing to go back to, it cannot be read, or the folder cannot be
-            written.
-    """
-    path = Path(folder) / CURRENT
+    """Undo the last change and return the file; a second call redoes it."""
+    path = Path(folder) / MEASURED
     before = Path(folder) / PREVIOUS
     with locked(path.parent):
         if is_missing(before) and is_missing(path):
-            raise DataError(
-                f"{path}: nothing was measured yet, there is no earlier version to go back to"
-            )
+            reason = "nothing was measured yet, there is no earlier version to go back to"
+            raise DataError(f"{path}: {reason}")
         replace_file(path.parent, encode_tables(previous_tables(folder)))
     return path
 
@@ -267,9 +253,8 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
     """The tables before the last change; empty before the first one."""
     path = Path(folder) / PREVIOUS
-    return _read_if_any(
-        path, f"These are the tables before the last change: remove {path} to do without them."
-    )
+    advice = f"These are the tables before the last change: remove {path} to do without them."
+    return _read_if_any(path, advice)
 
 
 def encode_tables(tables: Tables) -> bytes:

@@ -1,4 +1,1 @@
-"""Public catalogs of prices, which need no account.
-
-They are downloaded, checked row by row, and turned into signals.
-"""
+"""Public catalogs of prices, which need no account."""

@@ -1,7 +1,5 @@
 """Download a public file within limits of size and time, sending no credentials."""
 
-from __future__ import annotations
-
 import gzip
 import time
 import zlib
@@ -18,36 +16,26 @@ from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError, RequestError
 
-_TIMEOUT_S = 10.0
-"""For a connection, and between two pieces of a file."""
+_TIMEOUT_S = 10.0  # For a connection, and between two pieces of a file
 
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A public file.
-
-    Attributes:
-        url: without user and password. what: its name in errors. variable: the setting that names
-            another address.
-        advice: what to do if the download fails, in words.
-        total_s: for the whole file. max_bytes: of the file, unpacked.
-    """
+    """A public file."""
 
     url: str
-    what: str
-    variable: str
+    what: str  # its name in errors
+    variable: str  # the setting that names another address
     advice: str = "try again later"
-    total_s: float = 60.0
-    max_bytes: int = 64 * 2**20
+    total_s: float = 60.0  # for the whole file
+    max_bytes: int = 64 * 2**20  # unpacked
 
     def __post_init__(self) -> None:
-        """Raise a RequestError about the setting unless the address is one of the web."""
         if not _on_the_web(self.url):
             allowed = "an https:// or http:// address without user and password"
             raise RequestError(self.variable, shown(self.url), allowed)
 
     def unreadable(self, detail: str) -> CloudError:
-        """The error for a file with other content."""
         advice = f"{self.advice}; if {self.variable} is set, check its value"
         return CloudError(self.what, "reply", detail, advice)
 

@@ -1,33 +1,15 @@
-"""The catalogs of dstackai/gpuhunt: a zip file for each cloud, renewed every hour.
-
-Its rows are of one market each.
-"""
-
-from __future__ import annotations
+"""The catalogs of dstackai/gpuhunt: a zip file for each cloud, renewed every hour."""
 
 import io
 import re
 import zipfile
 from dataclasses import replace
 
-from deepvm.catalog.price_sources import PublicSource
+from deepvm.catalog.price_sources import SOURCES, PublicSource
 from deepvm.catalog.public.download import DownloadedFile, PublicFile, download, public_file
-from deepvm.catalog.public.integrity import without_reserved
-from deepvm.catalog.public.offers import BadRowError, Cells, Rows, csv_rows
+from deepvm.catalog.public.offers import BadRowError, Cells, Rows, csv_rows, without_reserved
 
-_COLUMNS = {
-    "instance_name": "instance_type",
-    "location": "region",
-    "price": "price",
-    "cpu": "vcpus",
-    "memory": "memory_gib",
-    "gpu_count": "gpu_count",
-    "gpu_name": "gpu",
-    "gpu_memory": "gpu_memory_gib",
-    "spot": "spot",
-}
-_MARKETS = {"false": "on_demand", "true": "spot"}
-"""Of the column ``spot``."""
+_MARKETS = {"false": "on_demand", "true": "spot"}  # Of the column ``spot``
 _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ZONE = re.compile(r"(.+[0-9])-[a-z][a-z0-9]*")
 _COUNTRY = re.compile(r"[a-z]{2}")
@@ -47,12 +29,9 @@ def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
 
 
 def parse(body: bytes, cloud: str) -> Rows:
-    """Every row of the file: those of the two markets become one offer each, joined later.
-
-    Raises DataError: this is no file of the source, or not the whole of it.
-    """
+    """Every row of the file: those of the two markets become one offer each, joined later."""
     table = Rows()
-    table.read(csv_rows(body, _COLUMNS, {"cpu_arch": "arch"}), lambda row: _cells(row, cloud))
+    table.read(csv_rows(body, SOURCES["gpuhunt"]), lambda row: _cells(row, cloud))
     if cloud == "gcp":
         offers = without_reserved(table.offers, lambda o: (o.gpu, o.gpu_memory_gib))
         table.offers = [o for o in offers if o.on_demand or o.spot]
@@ -60,7 +39,6 @@ def parse(body: bytes, cloud: str) -> Rows:
 
 
 def _unpacked(body: bytes, file: PublicFile) -> bytes:
-    """The only CSV file of an archive. Raises CloudError."""
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith(".csv")]
@@ -81,9 +59,8 @@ def _cells(row: Cells, cloud: str) -> Cells | None:
     if market is None or not row["price"]:
         raise BadRowError("unreadable price or market")
     row |= {"on_demand": "", "spot": ""} | {market: row["price"]}
-    row["instance_type"] = row["instance_type"].replace(
-        " ", "_"
-    )  # a name on a command line has no spaces
+    # A name on a command line has no spaces
+    row["instance_type"] = row["instance_type"].replace(" ", "_")
     if cloud == "runpod" and row["gpu"]:
         # RunPod's names are of GPUs, one for pods with any number of them.
         row["instance_type"] = f"{row['gpu_count']}x_{row['instance_type']}"

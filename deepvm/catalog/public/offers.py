@@ -1,4 +1,4 @@
-"""Rows of public catalogs in the terms that all of them share, and the signals made of them."""
+"""Rows of public catalogs in shared terms, which of them are plausible, and their signals."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import csv
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
+from statistics import median_high
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
+from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.published.hardware import GPUS, accelerators, find_accelerator
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
+from deepvm.core.units import counted
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import read_data
 
 _ARCH = {"x86_64": "x86_64", "i386": "x86_64", "x86": "x86_64", "arm64": "arm64", "arm": "arm64"}
 
+# A row by column, under the names of an offer's fields; an empty text is an unknown value
 Cells = dict[str, str]
-"""A row by column, under the names of an offer's fields; an empty text is an unknown value."""
 
 
 def total(*prices: str | None) -> str | None:
@@ -32,26 +35,18 @@ def total(*prices: str | None) -> str | None:
     return f"{sum(map(Decimal, filter(None, prices)), Decimal(0)).normalize():f}"
 
 
-def csv_rows(
-    body: bytes, columns: Mapping[str, str], optional: Mapping[str, str]
-) -> Iterator[Cells]:
-    """Each row by column, under our names of ``columns``; other columns keep theirs.
-
-    One with other cells than columns has None as a key or as a value.
-
-    Raises:
-        DataError: no CSV file with the columns that are not ``optional``, or one that breaks off.
-    """
+def csv_rows(body: bytes, source: PublicSource) -> Iterator[Cells]:
+    """Each row by column, under our names; columns of which we have none keep theirs."""
     try:
         text = body.decode("utf-8-sig")
         rows = csv.DictReader(io.StringIO(text, newline=""))
         names = rows.fieldnames or ()
-        lacking = [name for name in columns if name not in names]
+        lacking = [name for name in source.columns if name not in names]
         if lacking:
             raise DataError(f"the file has no column {', '.join(lacking)}")
         if not text.endswith("\n"):
             raise DataError("the file breaks off in the middle of a row")
-        ours = {**columns, **optional}
+        ours = {**source.columns, **source.optional}
         rows.fieldnames = [ours.get(name, name) for name in names]
         for row in rows:
             row["region"] = (row["region"] or "").lower()
@@ -63,9 +58,7 @@ def csv_rows(
 # Suffixes for sockets and memory: these are one model, with one speed in the published tables.
 _SUFFIX = re.compile(r"[- ]?(SXM[0-9]?|PCI-?E|NVL|MEGA|[0-9]+GB)\b", re.IGNORECASE)
 _MEMORY = re.compile(r"[- ]([0-9]+)GB\b", re.IGNORECASE)
-
-_SPREAD = 0.1
-"""Sources round: error correction takes a sixteenth, and a GB is 7 % less than a GiB."""
+_SPREAD = 0.1  # Sources round: error correction takes a sixteenth, and a GB is 7 % less than a GiB
 
 
 @lru_cache(maxsize=1024)
@@ -73,19 +66,20 @@ def gpu_name(name: str) -> str:
     """AWS's name of a model, without how it is connected: ``A100`` of ``A100-80GB-SXM``."""
     aliases: dict[str, str] = read_data(GPUS)["aliases"]
     plain = aliases.get(name.upper()) or _SUFFIX.sub("", name).strip("- ")
-    known = find_accelerator(plain)
-    return known.name if known else plain
+    if known := find_accelerator(plain):
+        return known.name
+    return plain
 
 
 def memory_in_name(name: str) -> str:
     """GiB in a name: 80 of ``A100-80GB``; empty without any."""
-    memory = _MEMORY.search(name)
-    return memory[1] if memory else ""
+    if memory := _MEMORY.search(name):
+        return memory[1]
+    return ""
 
 
 @lru_cache(maxsize=1024)
-def memory_fits(model: str, memory_gib: float) -> bool:
-    """Whether a model exists with so much memory; unknown models may have any."""
+def _memory_fits(model: str, memory_gib: float) -> bool:
     sizes = {a.memory_gib for a in accelerators() if a.name == model}
     sizes.update(read_data(GPUS)["other_memory_gib"].get(model, ()))
     return not sizes or any(abs(memory_gib - s) <= _SPREAD * s for s in sizes)
@@ -101,15 +95,7 @@ _Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", title
 
 
 class Offer(BaseModel):
-    """A type of VM in one zone, or in a region where the cloud or the source has no zones.
-
-    Attributes:
-        zone: empty where zones are not distinguished. memory_gib: main memory, None if unknown.
-        gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib:
-            of each.
-        arch: ``x86_64``, ``arm64``, or empty where the source does not say.
-        on_demand, spot: $/h as decimal texts, None where it is not sold in this market.
-    """
+    """A type of VM in one zone or region; prices in $/h as decimal texts, None: not sold."""
 
     instance_type: _Name
     region: _Region
@@ -164,11 +150,7 @@ class Rows:
 
 
 def signals_of(table: Rows, **about: Any) -> list[Signal]:
-    """The signals of each region by kind; kinds without data are absent.
-
-    Refused rows are counted with the specifications of their region. ``about``: what all signals
-    have in common.
-    """
+    """The signals of each region by kind; kinds without data are absent."""
     by_region: dict[str, list[Offer]] = defaultdict(list)
     for offer in table.offers:
         by_region[offer.region].append(offer)
@@ -176,8 +158,10 @@ def signals_of(table: Rows, **about: Any) -> list[Signal]:
     for region, offers in sorted(by_region.items()):
         refused = {reason: n for (where, reason), n in table.refused.items() if where == region}
         for kind, data in _of_region(offers).items():
+            counts = {}
+            if kind == SPECS:
+                counts = refused
             if data:
-                counts = refused if kind == SPECS else {}
                 signals.append(Signal(kind, region, data=data, refused=counts, **about))
     return signals
 
@@ -209,3 +193,121 @@ def _spec(offer: Offer) -> dict[str, Any]:
             gpu["memory_gib"] = offer.gpu_memory_gib
         spec["gpu"] = gpu
     return spec
+
+
+LEAST_OF_MEDIAN, MOST_OF_MEDIAN = 0.2, 5.0  # A price, as a factor from the median of its family
+FEWEST_PEERS = 3  # A median of fewer prices may be the wrong price itself
+# A spot price, as a share of the type's on-demand price: a market is often below, rarely above
+LEAST_SPOT_SHARE, MOST_SPOT_SHARE = 0.02, 10.0
+MOST_BROKEN = 0.1  # Share of a file's rows above which it is refused
+# Least share of the highest price of one GPU in any region; lower prices are of reserved GPUs.
+# GCP's own prices of one model differ by 0.62 at most (L4); its calendar mode of the Dynamic
+# Workload Scheduler costs 0.33 (H100) to 0.58 (A100) of the price in us-central1 (skypilot-catalog
+# v8/gcp, 2026)
+LEAST_SHARE = 0.6
+_FEWEST_ROWS = 10  # Smaller files are not judged by a share: one bad row of three says little
+CONFLICT = "two prices for one type and place"
+WRONG_MEMORY = "GPU memory that the model does not have"
+FAR = "price far from its family's"
+FAR_SPOT = "spot price far from the type's others"
+
+_SIZE = re.compile("(?<=.)[._-][^._-]*$")
+
+
+def check(table: Rows) -> Rows:
+    """Apply the rules to every row of a file; each type and place is there once."""
+    refused = table.refused.copy()
+    offers = []
+    for offer in _each_once(table.offers, refused):
+        memory = offer.gpu_memory_gib
+        if memory is None or _memory_fits(offer.gpu, memory):
+            offers.append(offer)
+        else:
+            refused[offer.region, WRONG_MEMORY] += 1
+    offers = _without_far(offers, refused)
+    rows = len(table.offers) + table.refused.total()
+    broken = refused.total()
+    reasons = "; ".join(f"{n} x {reason}" for (_, reason), n in refused.most_common(3))
+    if not offers:
+        raise DataError(f"the file holds no offer that can be used: {reasons or 'no rows'}")
+    if rows >= _FEWEST_ROWS and broken > MOST_BROKEN * rows:
+        raise DataError(f"{broken} of {counted(rows, 'row')} cannot be true: {reasons}")
+    return Rows(offers, refused)
+
+
+def _each_once(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
+    by_key: dict[tuple[str, str, str], list[Offer]] = defaultdict(list)
+    for offer in offers:
+        by_key[offer.instance_type, offer.region, offer.zone].append(offer)
+    kept = []
+    for same in by_key.values():
+        on_demand = {o.on_demand for o in same} - {None}
+        spot = {o.spot for o in same} - {None}
+        if len(on_demand) > 1 or len(spot) > 1:
+            refused[same[0].region, CONFLICT] += len(same)
+            continue
+        price = next(iter(on_demand), None)
+        spot_price = next(iter(spot), None)
+        kept.append(same[0].model_copy(update={"on_demand": price, "spot": spot_price}))
+    return kept
+
+
+def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
+    # Peers on demand have the same GPU, or are of one family of CPU types. Spot prices are compared
+    # with those of one type in all its zones only: between types of one family real spot prices
+    # differ by more than the rule allows.
+    peers: dict[str, list[float]] = defaultdict(list)
+    for offer in offers:
+        if offer.on_demand is not None:
+            peers[_family(offer)].append(_unit_price(offer))
+        if offer.spot is not None:
+            peers[offer.instance_type].append(float(offer.spot))
+    usual = {key: median_high(p) for key, p in peers.items() if len(p) >= FEWEST_PEERS}
+
+    def is_far(price: float, key: str) -> bool:
+        median = usual.get(key, price)
+        return not LEAST_OF_MEDIAN * median <= price <= MOST_OF_MEDIAN * median
+
+    kept = []
+    for offer in offers:
+        if offer.on_demand is not None and is_far(_unit_price(offer), _family(offer)):
+            refused[offer.region, FAR] += 1
+            offer = offer.model_copy(update={"on_demand": None})
+        if offer.spot is not None:
+            spot = float(offer.spot)
+            share = spot / float(offer.on_demand or spot)
+            usual_share = LEAST_SPOT_SHARE <= share <= MOST_SPOT_SHARE
+            if is_far(spot, offer.instance_type) or not usual_share:
+                refused[offer.region, FAR_SPOT] += 1
+                offer = offer.model_copy(update={"spot": None})
+        if offer.on_demand is not None or offer.spot is not None:
+            kept.append(offer)
+    return kept
+
+
+def _family(offer: Offer) -> str:
+    if offer.gpu:
+        return f"GPU {offer.gpu} {offer.gpu_memory_gib}"
+    return f"CPU {_SIZE.sub('', offer.instance_type)}"
+
+
+def _unit_price(offer: Offer) -> float:
+    """$/h on demand for each GPU, or GiB of a CPU type."""
+    # Sizes of a CPU family are priced in proportion to their memory.
+    return float(offer.on_demand or 0) / (offer.gpu_count or offer.memory_gib or offer.vcpus)
+
+
+def without_reserved(offers: Sequence[Offer], model: Callable[[Offer], object]) -> list[Offer]:
+    """The offers, without prices on demand that are those of reserved GPUs."""
+    by_model: dict[object, list[float]] = defaultdict(list)
+    for offer in offers:
+        if offer.gpu and offer.on_demand is not None:
+            by_model[model(offer)].append(_unit_price(offer))
+    least = {}
+    for name, prices in by_model.items():
+        usual = median_high(prices)
+        least[name] = LEAST_SHARE * max(p for p in prices if p <= MOST_OF_MEDIAN * usual)
+    return [
+        o.model_copy(update={"on_demand": None}) if _unit_price(o) < least.get(model(o), 0) else o
+        for o in offers
+    ]

@@ -1,10 +1,4 @@
-"""Prices of public catalogs: from the source's own cache, or downloaded, all regions at once.
-
-Each source has its own cache, next to that of the cloud's API: where they disagree both stay, and
-the newer one is used.
-"""
-
-from __future__ import annotations
+"""Prices of public catalogs: from the source's own cache, or downloaded, all regions at once."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,68 +8,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.price_sources import SOURCES, PublicSource
-from deepvm.catalog.published.instance_networks import bandwidths
+from deepvm.catalog.published.hardware import bandwidths
+from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.daemon_pool import run_in_daemons
-from deepvm.catalog.signals.fetching import (
-    SLOW_REASONS,
-    PriceSource,
-    Quotes,
-    SignalRequest,
-    failure_of,
-    recent_failure,
-    remember_failure,
-)
+from deepvm.catalog.signals.fetching import PriceSource, Quotes, SignalRequest, run_in_daemons
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
 from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import DownloadedFile
 
-KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
-"""The kinds of signals that a public catalog can give."""
-
+KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)  # The kinds of signals that a public catalog can give
 AUTO = "auto"
 NONE = "none"
-OFF = "none"
-"""Value of a source's address variable that switches the source off."""
-
-QUICK_S = 2.0
-"""Wait of a command that has other prices."""
-ALONE_S = 20.0
-"""Wait of a command that has no other prices."""
-SLOW_S = 120.0
-"""Wait of a command that asks for this source."""
-_READING_S = 5.0
-"""Extra time to parse a file, which takes a second for AWS's."""
-
+OFF = "none"  # Value of a source's address variable that switches the source off
+QUICK_S = 2.0  # Wait of a command that has other prices
+ALONE_S = 20.0  # Wait of a command that has no other prices
+SLOW_S = 120.0  # Wait of a command that asks for this source
+_READING_S = 5.0  # Extra time to parse a file, which takes a second for AWS's
+# Key of the cached facts about the whole file; no region has this name
 _FILE = SignalRequest("all-regions", REGIONS)
-"""Key of the cached facts about the whole file; no region has this name."""
 
 Signals = dict[SignalRequest, Signal]
 
 
 @dataclass
 class PublicCatalog(PriceSource):
-    """The prices that one public catalog has of one cloud.
-
-    Attributes:
-        cache: the source's own.
-        failures: where slow failures of the source are remembered, of all clouds together: it is
-            waited for once.
-        wait_s: how long its file may take to come; 0: only what is kept counts.
-        error: why its last answer is missing.
-    """
+    """The prices that one public catalog has of one cloud."""
 
     source: PublicSource
     cloud: Cloud
-    cache: Cache
-    failures: Cache
+    cache: Cache  # the source's own
+    failures: Cache  # of the source, for all clouds: it is waited for once
     now: datetime
     progress: Callable[[str], None] = lambda _: None
-    wait_s: float = 0.0
-    error: CloudError | None = None
+    wait_s: float = 0.0  # for its file; 0: only what is kept counts
+    error: CloudError | None = None  # why its last answer is missing
     settles = False
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
@@ -92,10 +61,11 @@ class PublicCatalog(PriceSource):
 
     def regions(self) -> tuple[str, ...]:
         about = self.about()
-        return () if about is None else tuple(about.data)
+        if about is None:
+            return ()
+        return tuple(about.data)
 
     def latest(self, regions: Sequence[str]) -> Signals:
-        """The cached signals if they are fresh in every region, else those of a new download."""
         kept = {}
         for request in (SignalRequest(r, k) for r in regions for k in KINDS):
             signal = self.cache.read(*request, self.now)
@@ -109,17 +79,16 @@ class PublicCatalog(PriceSource):
             if all(SignalRequest(r, SPECS) in kept for r in known):
                 return kept
         signals: Signals = {}
-        self.error = recent_failure(self.failures, _FILE, self.now)
+        self.error = fetching.recent_failure(self.failures, _FILE, self.now)
         if self.error is None:
             signals = self._fetch_within(self.wait_s, regions)
-        if self.error is not None and self.error.why in SLOW_REASONS:
+        if self.error is not None and self.error.why in fetching.SLOW_REASONS:
             named = f"--source {self.source.name} --cloud {self.cloud.name}"
             advice = f"'deepvm catalog refresh {named}' waits longer"
             self.error = CloudError(self.source.title, self.error.why, self.error.detail, advice)
         return signals or kept
 
     def refresh(self, first: Sequence[str] = (), total_s: float = 60.0) -> Signals:
-        """Download the file and keep all its regions, those named ``first`` before the others."""
         self.error = None
         try:
             signals = self._read(total_s)
@@ -127,7 +96,7 @@ class PublicCatalog(PriceSource):
             raise  # a setting is wrong
         except Exception as error:
             advice = "what was fetched before stays; try again later"
-            self._remember(failure_of(self.source.title, error, advice))
+            self._remember(fetching.failure_of(self.source.title, error, advice))
         else:
             for signal in sorted(signals, key=lambda s: s.region not in first):
                 self.cache.write(signal, self.now)
@@ -140,13 +109,14 @@ class PublicCatalog(PriceSource):
 
     def _read(self, total_s: float) -> list[Signal]:
         # Imported here: most commands only read the cache.
-        from deepvm.catalog.public.integrity import check
-        from deepvm.catalog.public.offers import signals_of
+        from deepvm.catalog.public.offers import check, signals_of
 
         reader: Any = import_module(f"deepvm.catalog.public.{self.source.name}")
         file: DownloadedFile = reader.fetch(self.source, self.cloud.name, total_s)
         table = check(reader.parse(file.body, self.cloud.name))
-        written = file.written_at or self.source.ended.get(self.cloud.name)
+        written = file.written_at
+        if written is None and self.cloud.name in self.source.ended:
+            written = datetime.fromisoformat(self.source.ended[self.cloud.name])
         # A file without a date may be due to be renewed.
         earliest = self.now - timedelta(seconds=self.source.period_s)
         observed = min(written or earliest, self.now)
@@ -154,7 +124,6 @@ class PublicCatalog(PriceSource):
         return signals_of(table, observed_at=observed, source=self.source.title, dated=dated)
 
     def _fetch_within(self, wait_s: float, regions: Sequence[str]) -> Signals:
-        """Like ``refresh``, in a thread: looking up the server's name can take longer."""
         # The built-in one from Python 3.11 on
         from concurrent.futures import TimeoutError as LateError
 
@@ -173,12 +142,10 @@ class PublicCatalog(PriceSource):
         return signals
 
     def _remember(self, error: CloudError) -> None:
-        """Set the error, and cache it if it was slow, so that later commands do not wait again."""
         self.error = error
-        remember_failure(self.failures, _FILE, error, self.now)
+        fetching.remember_failure(self.failures, _FILE, error, self.now)
 
     def _completed(self, signal: Signal) -> Signal:
-        """Specifications completed by vendors' data, the type's name and the snapshot."""
         if signal.kind != SPECS:
             return signal
         known: dict[str, Any] = {}
@@ -199,15 +166,9 @@ def wanted_source(named: str) -> str:
 
 
 def public_catalogs(
-    cloud: Cloud,
-    wanted: str,
-    now: datetime,
-    progress: Callable[[str], None] = lambda _: None,
+    cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
 ) -> list[PublicCatalog]:
-    """The public catalogs of a cloud, in the order in which they are asked.
-
-    Raises RequestError: the wanted one is switched off.
-    """
+    """The public catalogs of a cloud, in the order in which they are asked."""
     names = {NONE: [], AUTO: [*SOURCES]}.get(wanted, [wanted])
     known = [s for s in map(SOURCES.__getitem__, names) if os.environ.get(s.variable) != OFF]
     if names == [wanted] and not known:
@@ -225,8 +186,6 @@ def public_catalogs(
 def cache_of(cloud: str, source: PublicSource) -> Cache:
     """The cache of a source's prices of a cloud."""
     folder = default_folder(cloud)
-    if folder is None:
-        own = None
-    else:
-        own = folder / f"source_{source.name}"
-    return Cache(own, "public", source.period_s)
+    if folder is not None:
+        folder /= f"source_{source.name}"
+    return Cache(folder, "public", source.period_s)

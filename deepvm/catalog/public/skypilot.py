@@ -1,9 +1,4 @@
-"""The catalogs of skypilot-org/skypilot-catalog.
-
-One CSV file for each cloud, renewed every seven hours.
-"""
-
-from __future__ import annotations
+"""The catalogs of skypilot-org/skypilot-catalog."""
 
 import ast
 import re
@@ -11,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from deepvm.catalog.price_sources import PublicSource
+from deepvm.catalog.price_sources import SOURCES, PublicSource
 from deepvm.catalog.public.download import DownloadedFile, download, public_file
-from deepvm.catalog.public.integrity import without_reserved
 from deepvm.catalog.public.offers import (
     BadRowError,
     Cells,
@@ -22,34 +16,23 @@ from deepvm.catalog.public.offers import (
     csv_rows,
     memory_in_name,
     total,
+    without_reserved,
 )
 from deepvm.catalog.signals.signal import price_text
 from deepvm.io.user_dirs import read_data
 
-_COLUMNS = {
-    "InstanceType": "instance_type",
-    "vCPUs": "vcpus",
-    "MemoryGiB": "memory_gib",
-    "AcceleratorName": "gpu",
-    "AcceleratorCount": "gpu_count",
-    "Region": "region",
-    "Price": "on_demand",
-    "SpotPrice": "spot",
-}
-_OPTIONAL = {"AvailabilityZone": "zone", "Arch": "arch", "GpuInfo": "gpu_info"}
+# Its GCP file writes 700 where a TPU has no price, so that SkyPilot looks elsewhere first
 _NO_PRICE = {"700", "700.0"}
-"""Its GCP file writes 700 where a TPU has no price, so that SkyPilot looks elsewhere first."""
 _FOREIGN = re.compile(
     r"tpu-|trainium|inferentia|gaudi|radeon|mi[0-9]{2,3}|qualcomm|^u30$|xilinx|^v520$|amd",
     re.IGNORECASE,
 )
-_SHARE = re.compile(r"0\.[0-9]*[1-9][0-9]*")
-"""Of a GPU."""
+_SHARE = re.compile(r"0\.[0-9]*[1-9][0-9]*")  # Of a GPU
 _MIB_PER_GIB = 1024
 
 _GCP_WITH_GPUS = re.compile(r"(a[2-9]x?|g[2-9])-.*")
+# Whose host costs 0 in its own row: Google sells the VM by its GPUs, as in gpuhunt's fetcher
 _GCP_SOLD_BY_GPU = "a4-"
-"""Whose host costs 0 in its own row: Google sells the VM by its GPUs, as in gpuhunt's fetcher."""
 
 
 def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
@@ -58,11 +41,8 @@ def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
 
 
 def parse(body: bytes, cloud: str) -> Rows:
-    """Every row of the file.
-
-    Raises DataError: this is no file of the source, or not the whole of it.
-    """
-    rows = csv_rows(body, _COLUMNS, _OPTIONAL)
+    """Every row of the file."""
+    rows = csv_rows(body, SOURCES["skypilot"])
     if cloud == "gcp":
         return _gcp(rows)
     table = Rows()
@@ -91,7 +71,6 @@ def _cells(row: Cells, cloud: str) -> Cells | None:
 
 @lru_cache(maxsize=1024)
 def _memory(info: str) -> str:
-    """GiB of each GPU, of a column that holds Python's text of a dictionary."""
     if not info.startswith("{"):
         return ""
     try:
@@ -107,7 +86,6 @@ def _memory(info: str) -> str:
 
 
 def _gcp(rows: Iterable[Cells]) -> Rows:
-    """GCP's: hosts, and GPUs in rows without a type, both by zone; a VM costs the sum."""
     hosts: list[Cells] = []
 
     def read_gpus(row: Cells) -> Cells | None:
@@ -150,10 +128,7 @@ def _with_gpus(row: Cells, gpus_of_zones: Mapping[tuple[str, int, str], Offer]) 
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:
-    """The file's name of the GPUs that a type of GCP has, and how many.
-
-    Below zero: none that plans can use.
-    """
+    """The file's name of the GPUs that a type of GCP has, and how many."""
     table = _gcp_types()
     for pattern, model in table["gpus_in_name"].items():
         match = re.fullmatch(pattern, name)

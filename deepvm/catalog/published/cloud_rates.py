@@ -1,9 +1,4 @@
-"""Rates of clouds for costs besides VMs, from ``data/rates/CLOUD.json``.
-
-There is one file for each cloud.
-"""
-
-from __future__ import annotations
+"""Rates of clouds for costs besides VMs, from ``data/rates/CLOUD.json``."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +38,6 @@ def _read(cloud: str) -> Rates:
 
 
 def _rate(kind: Any, raw: Mapping[str, Any], looked_up: str) -> Any:
-    """A rate of its JSON object, in which amounts are texts."""
     values = {name: raw[name] for name in kind._fields if name in raw}
     for name, value in values.items():
         if isinstance(value, str) and "Decimal" in str(kind.__annotations__[name]):

@@ -1,43 +1,51 @@
 """Training speeds of VM types from published data: the planner's source of speeds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
+from deepvm.catalog.published.hardware import (
+    accelerators,
+    find_accelerator,
+    interconnect,
+    usual_machine,
+)
+from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.meanings import meant_gpu, none_of
+from deepvm.core.options import whole
 from deepvm.core.spelling import one_of
 from deepvm.core.training.evidence import Evidence
-from deepvm.core.training.prediction import TrainingSetup, parts_of, predict
+from deepvm.core.training.prediction import TrainingSetup, parts_of
+from deepvm.core.training.prediction import predict as predict_setup
 from deepvm.core.training.roofline import Accelerator, Machine
-from deepvm.core.training.speed import Parts, TrainingSpeed
+from deepvm.core.training.speed import Parts, Training, TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.units import GIB, parse_bytes
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
 
-MOST_IN_A_VM = 16
-"""GPUs of the largest VMs (p2.16xlarge); others have 8."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deepvm.core.cluster.instances import Catalog
+
+_MOST_GPUS = 100_000
+MOST_IN_A_VM = 16  # GPUs of the largest VMs (p2.16xlarge); others have 8
+# Plain PyTorch, Hugging Face Transformers, ``torch.compile``, what vendors tune. Hugging Face
+# Transformers train adapters with PEFT
 SOFTWARE = ("eager", "transformers", "compiled", "tuned")
-"""Plain PyTorch, Hugging Face Transformers, ``torch.compile``, what vendors tune.
 
-Hugging Face Transformers train adapters with PEFT.
-"""
-
-
+# Effects learned from the published steps; a test learns them again and compares
 CALIBRATION = "performance/calibration.json"
-"""Effects learned from the published steps; a test learns them again and compares."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Evidence, and which runs it is from.
-
-    ``seen``: (model, GPU, precision, method) of the published runs. ``rows``: how many there are.
-    """
+    """Evidence, and which runs it is from."""
 
     evidence: Evidence
     seen: frozenset[tuple[str, str, str, str]]
@@ -63,22 +71,16 @@ def calibration() -> Calibration:
 
 @dataclass(frozen=True)
 class PublishedPerformance:
-    """Speeds from data sheets and published runs.
-
-    ``software``: one of :data:`SOFTWARE`. ``placement_group``: whether VMs are in a cluster
-    placement group.
-    """
+    """Speeds from data sheets and published runs."""
 
     software: str = "eager"
     placement_group: bool = False
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for software of which nothing is known."""
         if self.software not in SOFTWARE:
             raise RequestError("software", self.software, one_of(self.software, SOFTWARE))
 
     def machine(self, instance: InstanceType) -> Machine | str:
-        """A type as a machine, or why it is none."""
         if instance.gpu is None:
             return "it has no GPU"
         if instance.gpu.manufacturer != "NVIDIA":
@@ -93,7 +95,6 @@ class PublishedPerformance:
     def speed(
         self, instance: InstanceType, workload: Workload, vms: FloatArray
     ) -> TrainingSpeed | str:
-        """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
         if isinstance(machine, str):
             return machine
@@ -102,23 +103,18 @@ class PublishedPerformance:
     def of_machine(
         self, machine: Machine, workload: Workload, vms: FloatArray, name: str = ""
     ) -> TrainingSpeed | str:
-        """The speed of clusters of a machine, or why there is none; ``name``: of its type."""
         setup = self._setup(machine, workload)
         if setup is None:
             return f"{machine.accelerator.name} does not compute in {workload.precision.value}"
         return _predicted(setup, tuple(vms.tolist()))
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
-        """What steps on clusters of a machine consist of.
-
-        The machine must compute in the workload's precision.
-        """
+        """What steps on clusters of a machine consist of."""
         setup = self._setup(machine, workload)
         assert setup is not None
         return parts_of(setup, vms, calibration().evidence)
 
     def _setup(self, machine: Machine, workload: Workload) -> TrainingSetup | None:
-        """None where the machine does not compute in the workload's precision."""
         precision = machine.accelerator.precision(workload.precision)
         if precision is None:
             return None
@@ -131,19 +127,14 @@ class PublishedPerformance:
     def cluster(
         self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None
     ) -> TrainingSpeed:
-        """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.
-
-        Raises a RequestError if nodes do not divide GPUs, or the GPU lacks the precision.
-        """
+        """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented."""
         _, usual = usual_machine(gpu, placement_group=self.placement_group)
         each = int(usual.gpus)
         if nodes is None:
             nodes = next(n for n in range(max(1, -(-gpus // each)), gpus + 1) if gpus % n == 0)
         if gpus % nodes or gpus // nodes > MOST_IN_A_VM:
-            allowed = (
-                f"a number that divides {gpus} GPUs evenly, with at most {MOST_IN_A_VM} in a VM"
-            )
-            raise RequestError("nodes", nodes, allowed)
+            allowed = f"a number that divides {gpus} GPUs evenly"
+            raise RequestError("nodes", nodes, f"{allowed}, with at most {MOST_IN_A_VM} in a VM")
         # Part of a machine gets the same part of its network.
         share = min(1.0, gpus / nodes / each)
         network = usual.interconnect
@@ -160,8 +151,87 @@ class PublishedPerformance:
 
 @lru_cache(maxsize=1000)
 def _predicted(setup: TrainingSetup, vms: tuple[float, ...]) -> TrainingSpeed:
-    """The prediction, cached because regions and commands ask for the same ones."""
     known = calibration()
     key = key_of(setup.workload, setup.machine.accelerator, setup.precision)
     sizes = np.array(vms, dtype=np.float64)
-    return predict(setup, sizes, known.evidence, published=key in known.seen)
+    return predict_setup(setup, sizes, known.evidence, published=key in known.seen)
+
+
+class OwnSteps(Protocol):
+    """What was measured on the user's own machines."""
+
+    def speeds(
+        self, published: PublishedPerformance, types: "Mapping[str, InstanceType]"
+    ) -> PublishedPerformance:
+        """Speeds by these steps, else as published."""
+
+
+def predict(
+    gpu: str,
+    gpus: int | str = 1,
+    nodes: int | str | None = None,
+    *,
+    gpu_memory: str | int | None = None,
+    software: str = "eager",
+    placement_group: bool = False,
+    tables: OwnSteps | None = None,
+    **workload: Any,
+) -> TrainingSpeed:
+    """Predict throughput, step time and MFU, with 80 % intervals.
+
+    Args:
+        gpu: GPU model, such as ``"H100"``.
+        gpus: how many of them, in all.
+        nodes: in how many VMs, None: as they are mostly rented.
+        gpu_memory: which of several with this name, such as ``"40GiB"``, or bytes.
+        software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
+        placement_group: whether the VMs are in a cluster placement group.
+        tables: measured on your own machines, ``deepvm.load_tables()``.
+        **workload: what is trained, see :class:`deepvm.core.options.AmountOptions`.
+
+    Raises:
+        RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
+    """
+    trained = read_workload(**workload)
+    memory = None
+    if gpu_memory is not None:
+        memory = parse_bytes(gpu_memory, "gpu_memory") / GIB
+    accelerator = find_accelerator(gpu, memory)
+    if accelerator is None:
+        names = list(dict.fromkeys(known.name for known in accelerators()))
+        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
+    count = whole(_MOST_GPUS)(gpus, "gpus")
+    vms = None
+    if nodes is not None:
+        vms = whole(_MOST_GPUS)(nodes, "nodes")
+    source = PublishedPerformance(software, placement_group)
+    if tables is not None:
+        source = tables.speeds(source, {})
+    return source.cluster(accelerator, trained, count, vms)
+
+
+def workload(
+    *,
+    software: str = "eager",
+    placement_group: bool = False,
+    tables: OwnSteps | None = None,
+    catalog: "Catalog | None" = None,
+    **options: Any,
+) -> Training:
+    """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain``, ``sweep``.
+
+    Args:
+        software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
+        placement_group: whether the VMs are in a cluster placement group.
+        tables: measured on your own machines, ``deepvm.load_tables()``.
+        catalog: of the types that the tables name.
+        **options: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
+            :class:`deepvm.core.options.AmountOptions`.
+
+    Raises:
+        RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
+    """
+    source = PublishedPerformance(software, placement_group)
+    if tables is not None:
+        source = tables.speeds(source, {} if catalog is None else catalog.by_name)
+    return Training(read_workload(**options), source)

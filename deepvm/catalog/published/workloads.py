@@ -1,7 +1,5 @@
 """What is trained: models by name, by size or from a file, and how they are trained."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache
@@ -23,23 +21,18 @@ _COUNT = re.compile(
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 _FACTORS |= {"thousand": 1e3, "million": 1e6, "mio": 1e6}
 _FACTORS |= {"billion": 1e9, "bn": 1e9, "trillion": 1e12}
-_SEQUENCE = 2048
-"""Tokens of a sample unless the user says."""
-_TOKENS_AT_ONCE = 16_384
-"""Of each GPU and step for a model without a known batch."""
+_SEQUENCE = 2048  # Tokens of a sample unless the user says
+_TOKENS_AT_ONCE = 16_384  # Of each GPU and step for a model without a known batch
+# Parameters from which ``auto`` shards: 18 GB of state leave little for activations in 24 GB
 SHARDED_FROM = 1e9
-"""Parameters from which ``auto`` shards: 18 GB of state leave little for activations in 24 GB."""
+# Of a row of presets, or a file: the fields of :class:`Transformer`
 _SHAPE = ("layers", "hidden", "vocabulary", "gated")
-"""Of a row of presets, or a file: the fields of :class:`Transformer`."""
 _MOST = 10_000_000
 
 
 @cache
 def presets() -> dict[str, Model]:
-    """The models by name, in the order of the file.
-
-    Other names of a model come after all of them.
-    """
+    """The models by name, in the order of the file."""
     models: dict[str, Model] = {}
     aliases: dict[str, Model] = {}
     for row in read_data("performance/models.json")["models"]:
@@ -66,7 +59,7 @@ def find_model(name: str) -> Model:
 def model_of_size(text: str | float, sequence: int | None = None) -> Model:
     """A language model of so many parameters, ``7B`` or a number; raises a RequestError."""
     allowed = "parameters from 100k to 10T, such as 7B or 350M"
-    parameters = parse_count(text, "params", allowed, 1e5, 1e13)
+    parameters = _parse_count(text, "params", allowed, 1e5, 1e13)
     length = sequence or _SEQUENCE
     letters = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}
     letter, factor = next(item for item in letters.items() if parameters >= item[1])
@@ -82,11 +75,7 @@ def model_of_size(text: str | float, sequence: int | None = None) -> Model:
     )
 
 
-def parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
-    """Read a number such as ``2e9``, ``2B``, ``2 billion`` or ``2,000,000``.
-
-    Raises a RequestError for anything else and outside the bounds.
-    """
+def _parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
     value = 0.0
     if isinstance(text, str):
         if match := _COUNT.fullmatch(text):
@@ -99,8 +88,7 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
     return value
 
 
-def read_model(path: str) -> Model:
-    """Read a model of the user's from a YAML or JSON file. Raises CatalogFormatError."""
+def _read_model(path: str) -> Model:
     from deepvm.documents.inputs.model import MODEL  # pydantic is slow to load
 
     file = Path(path)
@@ -136,19 +124,15 @@ def read_workload(
     activation_checkpointing: bool | None = None,
     **amount: Any,
 ) -> Workload:
-    """Read options of :class:`deepvm.core.options.AmountOptions`.
-
-    Raises a RequestError, and a CatalogFormatError for a bad model file.
-    """
+    """Read options of :class:`deepvm.core.options.AmountOptions`."""
     if bool(model) == (params is not None):
-        raise RequestError(
-            "model",
-            model or "",
-            "either a model or --params, such as --model llama-8b or --params 7B",
-        )
+        allowed = "either a model or --params, such as --model llama-8b or --params 7B"
+        raise RequestError("model", model or "", allowed)
     if batch_per_gpu is not None and global_batch is not None:
         raise RequestError("global_batch", global_batch, "either --batch-per-gpu or --global-batch")
-    length = None if seq is None else whole(_MOST)(seq, "seq")
+    length = None
+    if seq is not None:
+        length = whole(_MOST)(seq, "seq")
     if params is not None:
         trained = model_of_size(params, length)
     else:
@@ -184,8 +168,10 @@ def _method(name: str, model: Model) -> Method:
 
 def _model(model: str | Model, length: int | None) -> Model:
     if isinstance(model, str):
-        is_file = Path(model).suffix.lower() in (".yaml", ".yml", ".json")
-        model = read_model(model) if is_file else find_model(model)
+        if Path(model).suffix.lower() in (".yaml", ".yml", ".json"):
+            model = _read_model(model)
+        else:
+            model = find_model(model)
     if length is None or length == model.sequence:
         return model
     longer = model.with_sequence(length)
@@ -202,20 +188,21 @@ def _samples(
     epochs: Any = None,
     dataset_size: Any = None,
 ) -> float | None:
-    """How many samples the job trains on in all, None if the user does not say."""
     amount = {"tokens": tokens, "samples": samples, "epochs": epochs, "dataset_size": dataset_size}
     given = {name: value for name, value in amount.items() if value is not None}
     first, *others = [name for name in given if name != "dataset_size"] or [""]
     if others:
         raise RequestError(others[0], given[others[0]], f"either --{first} or --{others[0]}")
     if ("epochs" in given) != ("dataset_size" in given):
-        name = "dataset_size" if "dataset_size" in given else "epochs"
+        name = "epochs"
+        if "dataset_size" in given:
+            name = "dataset_size"
         raise RequestError(name, given[name], "--epochs and --dataset-size together")
     if first == "tokens" and model.unit != "tokens":
         allowed = f"--samples: {model.name} is trained on {model.unit}"
         raise RequestError(first, given[first], allowed)
     allowed = "a number above 0, such as 2.5, 300k, 50M or 2B"
-    counts = {name: parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
+    counts = {name: _parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
     if first in ("", "samples"):
         return counts.get(first)
     return counts[first] * counts.get("dataset_size", 1.0) / model.units_per_sample

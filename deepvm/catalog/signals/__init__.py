@@ -1,4 +1,1 @@
-"""Signals: facts about a region.
-
-Each comes from a cloud (interface: cloud.py), the cache or the embedded snapshot.
-"""
+"""Signals: facts about a region."""

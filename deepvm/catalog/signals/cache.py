@@ -1,19 +1,7 @@
-"""The cache of signals: one JSON file per region and kind.
-
-::
-
-    <folder>/us-east-1/spot.json                      the same for all accounts
-    <folder>/us-east-1/account-<tag>/quotas.json      different for each account
-
-    {"schema_version":"deepvm.signal/1","sha256":"<of every byte from line 2 on>",
-    "kind":"spot","region":"us-east-1","fetched_at":"...","observed_at":"...","source":"...",
-     "refused":{},"dated":true,"data":{...}}
-
-Problems of the cache (damaged files, a full disk, a read-only folder) cost a note and a new request
-to the source, and never end the run.
-"""
-
-from __future__ import annotations
+"""The cache of signals: one JSON file per region and kind, ``<folder>/us-east-1/spot.json``."""
+# What differs between accounts is in ``account-<tag>/``; "sha256" is of every byte from line 2 on.
+# Problems of the cache (damaged files, a full disk) cost a note and a new request, and never end
+# the run.
 
 import hashlib
 import json
@@ -32,8 +20,8 @@ from deepvm.io.user_dirs import user_folder
 
 SCHEMA_VERSION = "deepvm.signal/1"
 
+# The clocks of machines that share a home differ a little: a file may be from the future
 CLOCK_SKEW = timedelta(minutes=5)
-"""The clocks of machines that share a home differ a little: a file may be from the future."""
 
 _ADDRESSES = ("DEEPVM_ADVISOR_URL", *ADDRESS_VARIABLES)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
@@ -43,11 +31,7 @@ State = Literal["fresh", "expired", "damaged", "other version", "absent", "snaps
 
 
 def default_folder(cloud: str = "aws") -> Path | None:
-    """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache.
-
-    None if there is no home. Other clouds, and endpoints other than AWS's (a test server), have
-    separate folders: no answers are mixed up.
-    """
+    """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache."""
     named = os.environ.get("DEEPVM_CACHE_DIR", "")
     folder = user_folder("cache", os.environ)
     if named:
@@ -67,10 +51,7 @@ def default_folder(cloud: str = "aws") -> Path | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache, or a placeholder for an absent one or a snapshot.
-
-    ``problem``: why there is no signal.
-    """
+    """A file of the cache, or a placeholder for an absent one or a snapshot."""
 
     region: str
     kind: str
@@ -81,17 +62,9 @@ class Entry:
 
 
 class Cache:
-    """Signals on disk, safe for several processes and threads; files are replaced atomically.
-
-    Names of regions that could lead out of the folder raise a RequestError.
-    """
+    """Signals on disk, safe for several processes and threads; files are replaced atomically."""
 
     def __init__(self, folder: Path | None, account: str, ttl_s: int | None = None) -> None:
-        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``.
-
-        Without a folder nothing is kept. ``ttl_s``: how long every signal counts as fresh, where
-        that does not depend on its kind.
-        """
         self.folder = folder
         self.ttl_s = ttl_s
         self.account = _UNSAFE.sub("_", account)[:100] or "default"
@@ -100,27 +73,26 @@ class Cache:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder and no write has failed."""
         return self.folder is not None and not self._write_failed
 
     def take_notes(self) -> tuple[str, ...]:
-        """Notes about problems since the last call, without duplicates."""
         notes = tuple(self._notes)
         self._notes = {}
         return notes
 
     def read(self, region: str, kind: str, now: datetime) -> Signal | None:
-        """The signal, with origin ``cache`` while it is fresh and ``expired`` later."""
         path = self._path(region, kind)
-        entry = None if path is None else self._entry(path, now)
+        entry = None
+        if path is not None:
+            entry = self._entry(path, now)
         if entry is None:
             return None
         if entry.state == "damaged":
-            self._note(f"the cached file {path} is damaged ({entry.problem}) and is not used")
+            note = f"the cached file {path} is damaged ({entry.problem}) and is not used"
+            self._notes[note] = None
         return entry.signal
 
     def write(self, signal: Signal, fetched_at: datetime) -> bool:
-        """Write a signal; False if that failed, which is noted once and is no error."""
         path = self._path(signal.region, signal.kind)
         if path is None:
             self._cannot_write("there is no home folder to keep it in")
@@ -139,13 +111,10 @@ class Cache:
         return True
 
     def entries(self, now: datetime) -> tuple[Entry, ...]:
-        """All files that concern this account, by region and kind; changes nothing."""
         if self.folder is None:
             return ()
-        files = (
-            *self.folder.glob("*/*.json"),
-            *self.folder.glob(f"*/account-{self.account}/*.json"),
-        )
+        files = [*self.folder.glob("*/*.json")]
+        files += self.folder.glob(f"*/account-{self.account}/*.json")
         entries = [self._entry(f, now) for f in files if not f.stem.startswith(FAILURES)]
         return tuple(sorted(filter(None, entries), key=lambda e: (e.region, e.kind)))
 
@@ -185,14 +154,10 @@ class Cache:
             folder /= f"account-{self.account}"
         return folder / f"{kind.replace(':', '-')}.json"
 
-    def _note(self, text: str) -> None:
-        self._notes[text] = None
-
     def _cannot_write(self, reason: str) -> None:
+        note = f"the cache is not written ({reason}); DEEPVM_CACHE_DIR names another folder"
         if not self._write_failed:
-            self._note(
-                f"the cache is not written ({reason}); DEEPVM_CACHE_DIR names another folder"
-            )
+            self._notes[note] = None
         self._write_failed = True
 
 
@@ -208,11 +173,7 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
 
 
 def _load(path: Path) -> Signal | None:
-    """The signal in a file; None if another version of deepvm wrote it.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError: it cannot be read, or is damaged.
-    """
+    """The signal in a file; None if another version of deepvm wrote it."""
     first, _, sealed = path.read_text(encoding="utf-8").partition(",\n")
     head = json.loads(f"{first}}}")
     if head["schema_version"] != SCHEMA_VERSION:

@@ -1,7 +1,5 @@
 """Messages of clouds, proxies and servers on one short line, without secrets."""
 
-from __future__ import annotations
-
 import os
 import re
 

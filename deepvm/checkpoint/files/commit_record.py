@@ -1,11 +1,8 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
-A record is written before its version's file is renamed, under a hidden name: the *upcoming*
-record. A version that replaces one of the same number has two records for a moment; one of them
-always matches the file's bytes.
+A version that replaces one of its number has two for a moment, of which the *upcoming* one has a
+hidden name; one of them always matches the file's bytes.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -20,8 +17,7 @@ from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
 from deepvm.errors import DamagedError, RequestError
 from deepvm.io.atomic_write import sync
 
-UPCOMING = ".next"
-"""Suffix of an upcoming record's hidden name."""
+UPCOMING = ".next"  # Suffix of an upcoming record's hidden name
 _MOST_RECORD = 64 * 2**20
 _MOST_NAMED = 10
 
@@ -70,15 +66,9 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
-    """Verify a file against its commit record, by default the one next to it.
-
-    Raises DamagedError, naming bytes.
-    """
+    """Verify a file against its record, or another one. Raises DamagedError, naming bytes."""
     try:
-        if manifest is None:
-            expected = read_manifest(path)
-        else:
-            expected = manifest
+        expected = manifest or read_manifest(path)
     except FileNotFoundError:
         raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
     except OSError as error:
@@ -112,17 +102,15 @@ def _compare(path: Path, expected: CommitRecord) -> None:
         size = os.fstat(stream.fileno()).st_size
         if size != expected.size:
             raise DamagedError(f"{path}: it has {size} bytes instead of {expected.size}")
-        damaged = list(_damaged(stream, expected))
+        damaged = [f"{start} to {end - 1}" for start, end in _damaged(stream, expected)]
     if damaged:
-        named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])
-        more = ""
+        named = ", ".join(damaged[:_MOST_NAMED])
         if len(damaged) > _MOST_NAMED:
-            more = f" and {len(damaged) - _MOST_NAMED} more ranges"
-        raise DamagedError(f"{path}: bytes {named}{more} are damaged")
+            named += f" and {len(damaged) - _MOST_NAMED} more ranges"
+        raise DamagedError(f"{path}: bytes {named} are damaged")
 
 
 def _damaged(stream: BufferedReader, expected: CommitRecord) -> Ranges:
-    """The ranges whose checksums differ from the record's."""
     buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
     damaged = Ranges()
     for start, crc in zip(

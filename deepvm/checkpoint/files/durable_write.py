@@ -1,12 +1,4 @@
-"""Write a file durably, with direct I/O where possible, while its last bytes are still produced.
-
-140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose
-blocks must be found), 130 ms through the page cache. Of a file that is still being produced, pieces
-of 4 MiB are written 7 % faster than of 16 MiB; preallocation and huge pages change nothing;
-checksums meanwhile are free.
-"""
-
-from __future__ import annotations
+"""Write a file durably, with direct I/O where possible, while its last bytes are still produced."""
 
 import contextlib
 import errno
@@ -17,14 +9,15 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from deepvm.checkpoint.format.layout import cut
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
 from deepvm.io.failpoints import point
 
-PIECE = 4 * 2**20
-"""Bytes per write; smaller files are not written directly."""
+PIECE = 4 * 2**20  # Bytes per write; smaller files are not written directly
 _BLOCK = 4096
 _WRITERS = 2  # one thread would leave the disk idle between two writes
 # Without direct writes, or not for this memory
@@ -38,11 +31,8 @@ def write_file(
 ) -> None:
     """Write a file, new or old, that no other process uses; it is on disk when this returns.
 
-    Raises OSError.
-
     ``final`` yields how many bytes of ``data`` (format ``B``) are final from the start, in the end
-    all; writing overlaps with it. ``direct``: past the page cache if supported. ``prefix``: prefix
-    of the failpoints' labels.
+    all. ``direct``: past the page cache if supported. ``prefix``: of the failpoints' labels.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -56,9 +46,7 @@ def write_file(
             with _if_supported():
                 uncached = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
                 open_files.callback(os.close, uncached)
-        _write_pieces(
-            lambda piece, at: _write_piece(descriptor, uncached, piece, at, prefix), data, final
-        )
+        _write_pieces(partial(_write_piece, descriptor, uncached, prefix), data, final)
         point(f"{prefix}.before-sync")
         os.fsync(descriptor)
         point(f"{prefix}.after-sync")
@@ -73,7 +61,6 @@ class Medium:
 
     @property
     def volatile(self) -> bool:
-        """Whether files live in memory: they survive the process, not the machine."""
         return self.kind in ("tmpfs", "ramfs")
 
     @property
@@ -87,14 +74,12 @@ class Medium:
         return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
 
     def __str__(self) -> str:
-        """What a version written there survives, for the log."""
         if self.volatile:
             return f"{self.kind}: it survives the end of this process, not that of the machine"
         if self.dax:
             return f"{self.kind} with DAX: persistent once its caches are flushed"
-        return (
-            f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
-        )
+        kind = self.kind or "unknown file system"
+        return f"{kind}: page cache, persistent once it is synchronized"
 
 
 def existing(path: Path) -> Path:
@@ -135,20 +120,15 @@ def failing(
 
 
 def not_a_file(status: os.stat_result) -> str:
-    """What is there instead of a regular file.
-
-    A link's target is removed and synced by someone else.
-    """
+    """What is there instead of a regular file; a link's target is removed and synced by others."""
     if stat.S_ISREG(status.st_mode):
         return ""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
-    advice = ""
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "a device or socket")
+    text = f"it is {kind} instead of a file"
     if stat.S_ISLNK(status.st_mode):
-        advice = "; put the file that it leads to in its place"
-    return (
-        f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a"
-        f" file{advice}"
-    )
+        text += "; put the file that it leads to in its place"
+    return text
 
 
 def is_unused(path: Path) -> bool:
@@ -196,12 +176,12 @@ def _write_pieces(
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="deepvm-disk") as pool:
         pending: list[Future[None]] = []
         try:
-            for piece, start in _pieces(data, final):
+            for start, end in cut(final, len(data), PIECE):
                 try:
-                    pending.append(pool.submit(write, piece, start))
+                    pending.append(pool.submit(write, data[start:end], start))
                 except RuntimeError:
                     # No new threads at interpreter exit, where a last save must still work
-                    write(piece, start)
+                    write(data[start:end], start)
                 if pending[:1] and pending[0].done():
                     pending.pop(0).result()
             for job in pending:
@@ -211,18 +191,8 @@ def _write_pieces(
             raise
 
 
-def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview, int]]:
-    start = 0
-    for end in final:
-        while end - start >= PIECE or start < end == len(data):
-            yield data[start : min(start + PIECE, end)], start
-            start += PIECE
-    if start < len(data):
-        raise ValueError("the image was not filled to its end")
-
-
 def _write_piece(
-    descriptor: int, uncached: int | None, data: memoryview, offset: int, prefix: str
+    descriptor: int, uncached: int | None, prefix: str, data: memoryview, offset: int
 ) -> None:
     done = 0
     whole = len(data) // _BLOCK * _BLOCK
@@ -243,7 +213,6 @@ def _write_piece(
 
 @contextlib.contextmanager
 def _if_supported() -> Iterator[None]:
-    """Do without direct writes where the file system has none."""
     try:
         yield
     except OSError as error:

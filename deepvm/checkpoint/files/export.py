@@ -1,27 +1,20 @@
 """Export a version to other file formats."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.format.contents import check_contents
+from deepvm.checkpoint.format.manifest import check_contents
 from deepvm.errors import CheckpointError, MissingExtraError
 from deepvm.io.atomic_write import hidden_path, sync
 
 
 def export_safetensors(source: Path, target: Path) -> int:
-    """Write the model of a verified version as safetensors, whole or not at all.
+    """Write the model of a verified version as safetensors; returns how many tensors.
 
-    Returns how many tensors.
-
-    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two
-    names (tied weights) is written twice, because the format has no sharing.
-
-    Raises MissingExtraError. CheckpointError: ``source`` holds no model, or ``target`` cannot be
-    written.
+    Names are those of ``state_dict()``, levels of nested ones joined by dots; a tensor with two
+    names (tied weights) is written twice. Raises MissingExtraError, CheckpointError.
     """
     try:
         import torch

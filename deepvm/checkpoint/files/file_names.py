@@ -1,9 +1,10 @@
-"""What files are called in a folder or bucket of versions."""
+"""What files are called in a folder or bucket of versions, and the default name of a job."""
 
-from __future__ import annotations
-
+import hashlib
+import os
 import re
 import secrets
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _HIDDEN = re.compile(
 _LABELLED = re.compile(r"(?P<stem>.+)\.(?P<label>g[0-9]{9,19}-[0-9a-f]{8})\.pt", re.ASCII)
 _PART = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
 MOST_PARTS = 64
+# Characters of the script's name; memory nodes add up to 18 to the job's, and 64 is the limit
+_STEM_LENGTH = 40
 
 
 def check_job(name: str) -> str:
@@ -44,16 +47,15 @@ def parse_name(name: str) -> tuple[str, int] | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    job = match["job"]
-    version = int(match["version"])
+    found = match["job"], int(match["version"])
     # 0000000000001 would be a second file of version 1.
-    if file_name(job, version) == name:
-        return (job, version)
+    if file_name(*found) == name:
+        return found
     return None
 
 
 def new_label(epoch: int) -> str:
-    """A label for what a generation writes to a bucket now; nothing else has the same."""
+    """A unique label for what a generation writes to a bucket."""
     return f"g{epoch:09d}-{secrets.token_hex(4)}"
 
 
@@ -64,7 +66,7 @@ def epoch_of(label: str) -> int:
     return 0
 
 
-def labelled_name(job: str, version: int, label: str) -> str:
+def labeled_name(job: str, version: int, label: str) -> str:
     """Name of a version's object; without a label that of its file."""
     name = file_name(job, version)
     if label:
@@ -72,13 +74,15 @@ def labelled_name(job: str, version: int, label: str) -> str:
     return name
 
 
-def parse_labelled(name: str) -> tuple[str, int, str] | None:
-    """Job, version and label in a name of :func:`labelled_name`, else None."""
+def parse_labeled(name: str) -> tuple[str, int, str] | None:
+    """Job, version and label in a name of :func:`labeled_name`, else None."""
+    label = ""
     match = _LABELLED.fullmatch(name)
-    found = parse_name(name if match is None else f"{match['stem']}.pt")
-    if found is None:
-        return None
-    return (*found, "" if match is None else match["label"])
+    if match is not None:
+        name = f"{match['stem']}.pt"
+        label = match["label"]
+    found = parse_name(name)
+    return found and (*found, label)
 
 
 def replaced(name: str) -> str:
@@ -100,17 +104,12 @@ def aside_suffix() -> str:
 
 
 def part_job(job: str, number: int, of: int) -> str:
-    """The job of part ``number`` (from 1) of ``of`` on a node.
-
-    Raises RequestError: the name is too long.
-    """
+    """The job of part ``number`` (from 1) of ``of`` on a node. Raises RequestError."""
     suffix = f".part-{number}-of-{of}"
-    if len(check_job(job)) + len(suffix) > 64:
-        raise RequestError(
-            "job",
-            job,
-            f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes",
-        )
+    room = 64 - len(suffix)
+    if len(check_job(job)) > room:
+        allowed = f"at most {room} characters: {suffix} is added on {of} memory nodes"
+        raise RequestError("job", job, allowed)
     return job + suffix
 
 
@@ -125,3 +124,15 @@ def whole_job(name: str) -> tuple[str, int, int] | None:
     if match is None or not 1 <= int(match["number"]) <= int(match["of"]) <= MOST_PARTS:
         return None  # a job that happens to be called so
     return match["job"], int(match["number"]), int(match["of"])
+
+
+def derived_name() -> str:
+    """The default name of a job: its script's name and a digest of its path, without arguments."""
+    main = sys.modules.get("__main__")
+    notebook = getattr(main, "__vsc_ipynb_file__", None) or os.environ.get("JPY_SESSION_NAME")
+    # Python makes __file__ absolute, so that it does not depend on the working directory.
+    path = os.path.abspath(getattr(main, "__file__", None) or notebook or os.getcwd())
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.splitext(os.path.basename(path))[0])[
+        :_STEM_LENGTH
+    ].strip("-")
+    return f"{stem or 'training'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"

@@ -1,12 +1,8 @@
 """Several ranks write one file in a shared folder: each its own bytes; rank 0 commits it.
 
-A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have
-reported, rank 0 verifies the bytes, fills in the file's checksums and commits. A rank that dies
-leaves no more than a hidden file. One that cannot write says so instead of its checksums; rank 0
-removes all reports when the version has come or will not.
+A rank reports that its bytes are on disk by a small hidden file with their checksums, or with null
+if it cannot write. Rank 0 verifies the bytes, commits, and removes all reports.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -21,8 +17,7 @@ from pathlib import Path
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Shard
 from deepvm.errors import CheckpointError, TierBusyError
 from deepvm.io.atomic_write import discard
 from deepvm.io.failpoints import point
@@ -31,13 +26,9 @@ _PAUSE_S = 0.01
 
 
 def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = 60.0) -> None:
-    """Write one rank's part of a version, and wait until the whole is committed.
+    """Write one rank's part, and wait for the commit; ``session``: the same on all ranks.
 
-    Raises CheckpointError.
-
-    ``session``, a random name of this run that all ranks share, tells its files from an earlier
-    run's. ``limit_s`` is how long to wait for the other ranks, besides the time for the bytes (see
-    ``Shard.moving_s``).
+    ``limit_s``: how long to wait for the other ranks, besides ``Shard.moving_s``.
     """
     target = folder.file(shard.job, shard.version)
     # A rank may still be at the save before, of the same number
@@ -58,27 +49,17 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
-                until(
-                    lambda: not parts[shard.rank].exists(),
-                    shard,
-                    deadline,
-                    f"{target}: rank 0 did not commit it",
-                )
+                otherwise = f"{target}: rank 0 did not commit it"
+                until(lambda: not parts[shard.rank].exists(), shard, deadline, otherwise)
                 found = folder.complete(shard.job, shard.version)
                 if found is None or found.layout != shard.layout.digest:
-                    raise CheckpointError(f"{target}: rank 0 did not commit it")
+                    raise CheckpointError(otherwise)
                 return
-            until(
-                lambda: all(p.exists() for p in parts),
-                shard,
-                deadline,
-                f"{target}: not all ranks wrote their part",
-            )
-            missing = [str(rank) for rank, part in enumerate(parts) if _refused(part)]
+            otherwise = f"{target}: not all ranks wrote their part"
+            until(lambda: all(part.exists() for part in parts), shard, deadline, otherwise)
+            missing = ", ".join(str(rank) for rank, part in enumerate(parts) if _refused(part))
             if missing:
-                raise CheckpointError(
-                    f"{target}: rank {', '.join(missing)} could not write its part"
-                )
+                raise CheckpointError(f"{target}: rank {missing} could not write its part")
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
     finally:
@@ -96,18 +77,15 @@ def _name(target: Path, suffix: str, session: str, rank: int) -> Path:
 
 
 def _write_part(hidden: Path, shard: Shard) -> None:
-    with open(
-        os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0
-    ) as file:
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb", buffering=0) as file:
         file.truncate(shard.layout.size)
         for offset, length in shard.layout.shards[shard.rank]:
-            shard.ready(offset + length)
-            done = 0
-            while done < length:
-                done += os.pwrite(
-                    file.fileno(), shard.image[offset + done : offset + length], offset + done
-                )
-        os.fsync(file.fileno())
+            end = offset + length
+            shard.ready(end)
+            while offset < end:
+                offset += os.pwrite(descriptor, shard.image[offset:end], offset)
+        os.fsync(descriptor)
 
 
 def _checksums(shard: Shard) -> list[int]:
@@ -157,7 +135,6 @@ def until(
 
 
 def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
-    """Verify every part, fill in the checksums, and have it on the disk."""
     layout = shard.layout
     crcs = list[int]()
     with (
@@ -166,9 +143,8 @@ def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
         memoryview(memory) as image,
     ):
         for rank, part in enumerate(parts):
-            for (offset, length), crc in zip(
-                layout.shards[rank], json.loads(part.read_text()), strict=True
-            ):
+            sums = json.loads(part.read_text())
+            for (offset, length), crc in zip(layout.shards[rank], sums, strict=True):
                 if crc32(image[offset : offset + length]) != crc:
                     raise CheckpointError(
                         f"{hidden}: the bytes of rank {rank} at {offset} are not what it wrote"

@@ -1,12 +1,9 @@
 """A checkpoint in parts for several memory nodes, each a plain torch file (ACUTE's Check-Trans).
 
-Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and before it
-what joining needs: where the range belongs, the layout of the whole, and a mark of each rank, a
-digest of its bytes in all parts. Parts belong together if all marks are equal: a version that was
-sent twice under one number is not joined from both.
+Part k of K holds the k-th of K near-equal ranges of the version's file, before it the layout of the
+whole, and a mark of each rank, a digest of its bytes in all parts. Parts belong together if all
+marks are equal: a version that was sent twice under one number is not joined from both.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -22,7 +19,7 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Ranges, Segment, runs, within
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import hidden_path
 
@@ -30,23 +27,18 @@ MARK_BYTES = 16
 _SCHEMA = "deepvm.part/1"
 _ABOUT_BYTES = 512
 _BEGIN = b'{"schema_version": "deepvm.part/'
+# A part's description starts within so many bytes, after the zip header and the pickle
 _MOST_BEGIN = 2**16
-"""A part's description starts within so many bytes, after the zip header and the pickle."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The description in a part's file.
+    """The description in a part's file."""
 
-    Attributes:
-        number, of: which part, from 1. offset: of its range in the part's file.
-        marks: of all ranks. whole: layout of the whole file.
-    """
-
-    number: int
+    number: int  # from 1
     of: int
-    offset: int
-    marks: bytes
+    offset: int  # of its range in the part's file
+    marks: bytes  # of all ranks
     whole: Layout
 
     @property
@@ -56,7 +48,6 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Bytes of its range."""
         return self.whole.size * self.number // self.of - self.start
 
 
@@ -94,40 +85,34 @@ class PartPlan:
         )
 
 
+@dataclass(frozen=True)
 class _Window:
-    """A file as three slices of memory, without a copy; one range is filled in when read."""
+    """A file as slices of memory, without a copy; a ``late`` range is filled in when read."""
 
-    def __init__(
-        self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]
-    ) -> None:
-        self._pieces = pieces
-        self._late = late
-        self._fill = fill
-        self._size = sum(map(len, pieces))
+    pieces: Sequence[memoryview]
+    late: tuple[int, int]
+    fill: Callable[[], None]
 
     def __len__(self) -> int:
-        return self._size
+        return sum(map(len, self.pieces))
 
     def __getitem__(self, wanted: slice) -> memoryview:
-        start, end, _ = wanted.indices(self._size)
-        if start < self._late[1] and self._late[0] < end:
-            self._fill()
+        start, end, _ = wanted.indices(len(self))
+        if start < self.late[1] and self.late[0] < end:
+            self.fill()
         found = []
         at = 0
-        for piece in self._pieces:
-            found.append(piece[max(start - at, 0) : max(end - at, 0)])
+        for piece in self.pieces:
+            if part := piece[max(start - at, 0) : max(end - at, 0)]:
+                found.append(part)
             at += len(piece)
-        found = [f for f in found if len(f)]
         if len(found) == 1:
             return found[0]
         return memoryview(b"".join(found))
 
 
 def mark_of(shard: Shard) -> bytes:
-    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all.
-
-    Raises CheckpointError.
-    """
+    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all."""
     digest = hashlib.blake2b(digest_size=MARK_BYTES)
     for offset, length in runs(shard.layout.shards[shard.rank]):
         for start in range(offset, offset + length, CHUNK_BYTES):
@@ -165,24 +150,15 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     head = around[:offset]
     tail = around[offset:]
     image.write_numbers(memoryview(head), [number, of])
-    facts: dict[str, object] = {
-        "schema_version": _SCHEMA,
-        "number": number,
-        "of": of,
-        "start": start,
-    }
-    facts |= {"length": length, "offset": offset, "marks": marks}
+    facts: dict[str, object] = {"schema_version": _SCHEMA, "number": number, "of": of}
+    facts |= {"start": start, "length": length, "offset": offset, "marks": marks}
     facts |= {"layout": layout, "layout_bytes": len(document), "world": whole.world}
     head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
     head[layout : layout + len(document)] = document
-    shards = [
-        [
-            Segment(marks + rank * MARK_BYTES, MARK_BYTES),
-            *(Segment(a + offset, b - a) for a, b in overlaps),
-        ]
-        for rank, segments in enumerate(whole.shards)
-        for overlaps in [within(Segment(start, length), segments)]
-    ]
+    shards = []
+    for rank, segments in enumerate(whole.shards):
+        own = [Segment(a + offset, b - a) for a, b in within(Segment(start, length), segments)]
+        shards.append([Segment(marks + rank * MARK_BYTES, MARK_BYTES), *own])
     taken = Ranges((s.offset, s.offset + s.length) for shard in shards for s in shard)
     shards[0] += [Segment(a, b - a) for a, b in taken.missing([Segment(0, image.size)])]
     return PartPlan(
@@ -201,10 +177,7 @@ def plan_parts(whole: Layout, of: int) -> tuple[PartPlan, ...]:
 
 
 def read_part(data: bytes | bytearray | memoryview) -> Part | None:
-    """The description in the first bytes of a part's file; None if more are needed.
-
-    Raises DamagedError: it is none.
-    """
+    """The description in a part's first bytes; None if more are needed. Raises DamagedError."""
     at = bytes(data[:_MOST_BEGIN]).find(_BEGIN)
     if at < 0 or at + _ABOUT_BYTES > len(data):
         if len(data) < _MOST_BEGIN:
@@ -230,10 +203,7 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
 
 
 def read_part_from(pieces: Iterable[bytes | memoryview], name: str) -> Part:
-    """:func:`read_part` of as many pieces as it needs.
-
-    Raises DamagedError for ``name``, and what ``pieces`` raises.
-    """
+    """:func:`read_part` of as many pieces as it needs. Raises DamagedError for ``name``."""
     data = bytearray()
     for piece in pieces:
         data += piece
@@ -265,11 +235,7 @@ def belong_together(parts: Sequence[Part]) -> str:
 def join(
     paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None
 ) -> Layout:
-    """Join a version's verified parts, in order, to one new plain torch file; returns its layout.
-
-    ``drop`` is called with each part when its bytes have been copied. Raises CheckpointError: there
-    is no ``target``.
-    """
+    """Join a version's verified parts, in order, to one file; ``drop`` gets each that is copied."""
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)
     if problem:
@@ -288,7 +254,6 @@ def join(
 
 
 def _copy(source: int, part: Part, target: int) -> None:
-    """Copy a part's range inside the kernel."""
     os.lseek(target, part.start, os.SEEK_SET)
     at = part.offset
     left = part.length
@@ -296,5 +261,5 @@ def _copy(source: int, part: Part, target: int) -> None:
         count = os.sendfile(target, source, at, left)
         if not count:
             raise DamagedError(f"part {part.number} is shorter than it says")
-        at = at + count
-        left = left - count
+        at += count
+        left -= count

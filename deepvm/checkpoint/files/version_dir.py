@@ -1,32 +1,26 @@
 """A folder of checkpoints: atomic writes, listed by commit records, verified before use.
 
 A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync,
-fsync of the folder; then the file gets its name, fsync of the folder, and only then the record.
-While a version is replaced, the old or the new one is complete at each moment, see
-:mod:`deepvm.checkpoint.files.commit_record`.
-
-So no failed or killed writer leaves a named file without a record: a file alone has lost its
-record, and counts as a damaged version, as does a record alone. Hidden files do not count: nothing
-was acknowledged. The writer that fails removes them, or the next one that is alone in the folder.
+fsync of the folder; then the file gets its name, fsync of the folder, and only then the record. So
+a named file without a record has lost it, and counts as a damaged version, as does a record alone.
+Hidden files do not count: the writer that fails removes them, or the next one that is alone there.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version
-overwrites in place, like LightCheck's two slots: no new blocks are needed, even on a full disk. See
-:func:`durable_write.is_unused`.
+overwrites in place, like LightCheck's two slots: no new blocks are needed, even on a full disk.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging
 import os
 import secrets
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
-from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files import durable_write, file_names
 from deepvm.checkpoint.files.commit_record import (
     UPCOMING,
     read_manifest,
@@ -36,45 +30,136 @@ from deepvm.checkpoint.files.commit_record import (
     verify,
 )
 from deepvm.checkpoint.files.durable_write import failing
-from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.file_names import (
-    aside_suffix,
-    check_job,
-    file_name,
-    is_leftover,
-    parse_name,
-    replaced,
-)
-from deepvm.checkpoint.files.writer_lock import WriterLock
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
-from deepvm.errors import DamagedError
-from deepvm.io.atomic_write import discard, sync
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage, NewVersion
+from deepvm.errors import CheckpointError, DamagedError
+from deepvm.io.atomic_write import discard, sync, write_bytes
 from deepvm.io.failpoints import point
+from deepvm.io.file_lock import FileLock
 
-YOUNG_S = 3600.0
-"""Seconds for which a file without a record may belong to an active writer."""
+# Names of the lock files; they stay, empty
+WRITERS, NODE = ".deepvm-writers.lock", ".deepvm-node.lock"
+_WRITERS_LIMIT_S = 10.0
+_EPOCH_LIMIT_S = 30.0
+
+
+class WriterLock:
+    """Marks a process as a writer of a folder, so that others leave its hidden files alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = FileLock(folder / WRITERS, 0o666)
+        self._guard = threading.Lock()
+        self._warned = False
+
+    def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
+        """Join the writers of an existing folder; the only writer first calls ``clear_up``."""
+        with self._guard:
+            if not self._lock.held:
+                if self._take(shared=False):
+                    with contextlib.suppress(CheckpointError):  # writing may work all the same
+                        clear_up()
+                self._take(shared=True, limit_s=_WRITERS_LIMIT_S)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether this is the only writer until the context ends; then as after :meth:`enter`."""
+        with self._guard:
+            try:
+                yield self._take(shared=False)
+            finally:
+                self._take(shared=True, limit_s=_WRITERS_LIMIT_S)
+
+    def leave(self) -> None:
+        with self._guard:
+            self._lock.release()
+
+    def _take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
+        why = "another process has been cleaning up for a long time"
+        try:
+            done = self._lock.take(shared=shared, limit_s=limit_s)
+        except OSError as error:
+            done = False
+            why = f"{error.filename or 'it'}: {error.strerror or error}"
+        if shared and not done and not self._warned:
+            self._warned = True
+            log.warning(
+                "a memory node that starts with this folder may remove unfinished files: %s", why
+            )
+        return done
+
+
+class EpochFile:
+    """The number of one job's newest generation in a folder.
+
+    A commit happens under a shared lock, after a look at the number; raising it takes an exclusive
+    one: so a commit is either before, and is seen, or it fails.
+    """
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self._path = folder / f".{file_names.check_job(job)}.epoch"
+        self._lock = self._path.with_name(f"{self._path.name}.lock")
+
+    def read(self) -> int:
+        """The number, 0 without one. Raises CheckpointError: the file is damaged."""
+        try:
+            return int(self._path.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self._path}: no number of a generation: {error}") from None
+
+    def begin(self, epoch: int) -> None:
+        """Refuse lower numbers from now on. Raises CheckpointError: a higher one has started."""
+        with self._held(shared=False):
+            self._check(epoch)
+            if epoch > self.read():
+                with failing(self._path):
+                    write_bytes(self._path, str(epoch).encode())
+
+    @contextlib.contextmanager
+    def current(self, epoch: int) -> Iterator[None]:
+        """No higher number begins in the context. Raises CheckpointError: one has started."""
+        with self._held(shared=True):
+            self._check(epoch)
+            yield
+
+    def _check(self, epoch: int) -> None:
+        newest = self.read()
+        if epoch < newest:
+            raise CheckpointError(
+                f"{self._path.parent}: generation {epoch} is over: {newest} has started"
+            )
+
+    @contextlib.contextmanager
+    def _held(self, *, shared: bool) -> Iterator[None]:
+        lock = FileLock(self._lock, 0o666)
+        try:
+            with failing(self._lock, "locked"):
+                if not lock.take(shared=shared, limit_s=_EPOCH_LIMIT_S):
+                    raise CheckpointError(
+                        f"{self._lock}: another process has held it for {_EPOCH_LIMIT_S:.0f} s"
+                    )
+            yield
+        finally:
+            lock.release()
+
+
+YOUNG_S = 3600.0  # Seconds for which a file without a record may belong to an active writer
+# Within it who removes a record removes the file, too, on any disk that is not hopelessly busy
 _REMOVAL_S = 0.1
-"""Within it who removes a record removes the file, too, on any disk that is not hopelessly busy."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A version's file.
-
-    Attributes:
-        path: the file. job, version: from its name. size: bytes.
-        manifest: its commit record, None if there is none that can be read.
-        problem: why it is not complete, empty if it is; bytes are not verified.
-    """
+    """A version's file, bytes not verified; ``job`` and ``version`` are those of its name."""
 
     path: Path
     job: str
     version: int
     size: int
     manifest: CommitRecord | None
-    problem: str = ""
+    problem: str = ""  # why it is not complete
 
 
 class VersionFolder:
@@ -85,59 +170,32 @@ class VersionFolder:
         self.path = path
         self._direct = direct
         self._epochs = dict[str, int]()
-        self._warned: set[tuple[Path, str]] = set()
+        self._logged: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
 
     def begin(self, job: str, epoch: int) -> None:
-        """Write as this generation of a job, and refuse older ones.
-
-        Raises CheckpointError: a newer one has started.
-        """
         with failing(self.path):
             durable_write.make_folder(self.path)
         EpochFile(self.path, job).begin(epoch)
         self._epochs[job] = epoch
 
-    def _fence(self, job: str) -> contextlib.AbstractContextManager[None]:
-        """While a version is committed no newer generation begins.
-
-        Raises CheckpointError: one has started.
-        """
-        epoch = self._epochs.get(job)
-        if epoch is None:
-            return contextlib.nullcontext()
-        return EpochFile(self.path, job).current(epoch)
-
     def file(self, job: str, version: int) -> Path:
-        return self.path / file_name(job, version)
+        return self.path / file_names.file_name(job, version)
 
-    def write(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-    ) -> Path:
-        """Write a version and its commit record durably, while its image is being filled in.
-
-        ``final`` yields how many bytes of ``image`` (fastest in page-aligned memory) are final from
-        the start, in the end all; ``manifest`` is called when the last byte is written. Raises
-        CheckpointError: nothing of it is visible.
-        """
-        target = self.file(job, version)
+    def write(self, new: NewVersion) -> None:
+        """Fastest in page-aligned memory; if it fails nothing of the version is visible."""
+        target = self.file(new.job, new.version)
         with failing(target):
-            hidden = self.reserve(job, version)
-            write = partial(
-                durable_write.write_file,
-                hidden,
-                image.cast("B"),
-                final,
-                direct=self._direct,
-                prefix="data",
-            )
-            self._publish(hidden, target, write, manifest)
-        return target
+            hidden = self.reserve(new.job, new.version)
+
+            def written() -> CommitRecord:
+                data = new.image.cast("B")
+                durable_write.write_file(
+                    hidden, data, new.final, direct=self._direct, prefix="data"
+                )
+                return new.manifest()
+
+            self._publish(hidden, target, written)
 
     def enter(self) -> None:
         """Create the folder and join its writers until ``writer_lock.leave()``; sweep if alone."""
@@ -157,35 +215,25 @@ class VersionFolder:
         return hidden
 
     def adopt(self, hidden: Path, manifest: CommitRecord) -> None:
-        """Turn a hidden file of this folder, complete and durable, into a version.
-
-        Raises CheckpointError.
-        """
         target = self.file(manifest.job, manifest.version)
         with failing(target):
-            self._publish(hidden, target, lambda: None, lambda: manifest)
+            self._publish(hidden, target, lambda: manifest)
 
-    def _publish(
-        self,
-        hidden: Path,
-        target: Path,
-        write: Callable[[], None],
-        manifest: Callable[[], CommitRecord],
-    ) -> None:
-        """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
+    def _publish(self, hidden: Path, target: Path, written: Callable[[], CommitRecord]) -> None:
         record = record_of(target)
         upcoming = upcoming_of(target)
         ours = [hidden]
         with contextlib.ExitStack() as fence:
             try:
                 settle(target)
-                write()
-                found = manifest()
-                fence.enter_context(self._fence(found.job))
+                manifest = written()
+                epoch = self._epochs.get(manifest.job)
+                if epoch is not None:  # no newer generation begins until it is committed
+                    fence.enter_context(EpochFile(self.path, manifest.job).current(epoch))
                 # It stays until the new one is there, as long as its bytes do
                 replaces = os.path.lexists(record)
                 ours.append(upcoming)  # an earlier one may be the only record of what is there
-                self._commit(upcoming, found)
+                self._commit(upcoming, manifest)
                 self._rename(hidden, target, "data")
             except BaseException:
                 if os.path.lexists(hidden):
@@ -196,25 +244,21 @@ class VersionFolder:
                 self._promote(upcoming, target, manifest)
                 self._sync("replaced")
             except BaseException:
-                if not replaces:
-                    self._remove_unsafe(target)
+                if not replaces:  # it may not last, and its writer gets an error
+                    for path in (upcoming, record):
+                        with contextlib.suppress(OSError):
+                            self._withdraw(path)
+                    discard(target)
                 raise
 
-    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
+    def _promote(self, upcoming: Path, target: Path, manifest: CommitRecord) -> None:
         try:
             self._rename(upcoming, record_of(target), "replaced")
         except FileNotFoundError:  # another writer of this version took it for a killed writer's
             try:
                 verify(target)  # the other may have replaced our bytes too, with its own record
             except DamagedError:
-                self._commit(record_of(target), manifest())
-
-    def _remove_unsafe(self, target: Path) -> None:
-        """Remove a version that may not last: its writer gets an error."""
-        for record in (upcoming_of(target), record_of(target)):
-            with contextlib.suppress(OSError):
-                self._withdraw(record)
-        discard(target)
+                self._commit(record_of(target), manifest)
 
     def _commit(self, record: Path, manifest: CommitRecord) -> None:
         data = memoryview(manifest.to_json())
@@ -226,8 +270,7 @@ class VersionFolder:
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # The name may be there without being durable; no process may see what this caller was
-            # refused.
+            # The name may be there without being durable; no process may see what was refused here
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
                     self._withdraw(name)
@@ -244,7 +287,6 @@ class VersionFolder:
         point(f"{prefix}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
-        """Remove a record, if any: an earlier run's must not vouch for other bytes."""
         try:
             record.unlink()
         except FileNotFoundError:
@@ -258,7 +300,7 @@ class VersionFolder:
         )
 
     def _spare(self, job: str) -> Path:
-        return self.path / f".{check_job(job)}.spare.tmp"
+        return self.path / f".{file_names.check_job(job)}.spare.tmp"
 
     @cached_property
     def _reuses(self) -> bool:
@@ -277,14 +319,13 @@ class VersionFolder:
         return []
 
     def _look(self, name: str, wanted: str) -> Found | None:
-        parsed = parse_name(name)
+        parsed = file_names.parse_name(name)
         if parsed is None or wanted not in ("", parsed[0]):
             return None
         path = self.path / name
-        (job, version) = parsed
+        job, version = parsed
         manifest: CommitRecord | None = None
         size = 0
-        problem = ""
         try:
             status = path.lstat()
             size = status.st_size
@@ -310,17 +351,17 @@ class VersionFolder:
 
     def complete(self, job: str, version: int) -> CommitRecord | None:
         """The record of one version, bytes not verified; None if it is not complete."""
-        row = self._look(file_name(job, version), job)
+        row = self._look(file_names.file_name(job, version), job)
         if row is None or row.problem:
             return None
         return row.manifest
 
-    def manifests(self, job: str) -> tuple[CommitRecord, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """A job's complete checkpoints, newest first, unverified; logs incomplete ones once."""
         rows = self._settled(job)
         for row in rows:
-            if row.problem and (row.path, row.problem) not in self._warned:
-                self._warned.add((row.path, row.problem))
+            if row.problem and (row.path, row.problem) not in self._logged:
+                self._logged.add((row.path, row.problem))
                 log.warning("%s is not complete: %s", row.path, row.problem)
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 
@@ -333,21 +374,16 @@ class VersionFolder:
         )
 
     def _settled(self, job: str) -> tuple[Found, ...]:
-        """Like :meth:`found`, but look again if a record is missing: a removal may be under way."""
+        """Looks again if a record is missing: a removal may be under way."""
         rows = self.found(job)
-        if any(
-            row.problem == UNRECORDED and (row.path, row.problem) not in self._warned
-            for row in rows
-        ):
+        lost = {(row.path, row.problem) for row in rows if row.problem == UNRECORDED}
+        if lost - self._logged:
             time.sleep(_REMOVAL_S)
             rows = self.found(job)
         return rows
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version, if any, its record first; the next one overwrites a ``spare``.
-
-        Raises CheckpointError.
-        """
+        """Remove a version, if any, its record first; the next one overwrites a ``spare``."""
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
             # The records first: a part of the file must never be taken for the whole.
@@ -359,13 +395,10 @@ class VersionFolder:
                 target.unlink()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename versions of a job, and all damaged ones, to names that no longer count.
-
-        Raises CheckpointError.
-        """
-        suffix = aside_suffix()
-        numbers = {*versions, *(d.version for d in self.damaged(job))}
-        for version in sorted(numbers):
+        """Rename versions of a job, and all damaged ones, to names that no longer count."""
+        suffix = file_names.aside_suffix()
+        numbers = sorted({*versions, *(d.version for d in self.damaged(job))})
+        for version in numbers:
             target = self.file(job, version)
             # The file last: without its records it still counts as what is left of a version.
             for path in (upcoming_of(target), record_of(target), target):
@@ -376,20 +409,16 @@ class VersionFolder:
                 sync(self.path)
 
     def drop_spare(self, job: str) -> None:
-        """Free the spare: nothing more will be written for this job."""
         discard(self._spare(job))
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
         """Spares, and what killed writers left: hidden files and upcoming records."""
-        return tuple(
-            p
-            for n in filter(is_leftover, self._names())
-            if _age_s(p := self.path / n) >= older_than_s
-        )
+        paths = [self.path / name for name in filter(file_names.is_leftover, self._names())]
+        return tuple(path for path in paths if _age_s(path) >= older_than_s)
 
     def clear(self, left: Path) -> None:
         """Settle or remove one of :meth:`leftovers`. Raises OSError."""
-        name = replaced(left.name)
+        name = file_names.replaced(left.name)
         if name:
             settle(self.path / name)
         else:
@@ -403,7 +432,6 @@ class VersionFolder:
 
 
 def _age_s(path: Path) -> float:
-    """Seconds since a file was last written or renamed; negative if it is gone."""
     try:
         status = path.lstat()
     except OSError:

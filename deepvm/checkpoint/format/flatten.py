@@ -1,11 +1,4 @@
-"""Flatten a state into structure, tensors and numbers, and rebuild it with others.
-
-Versions of equal structure have the same file layout: tensors are copied, numbers are patched into
-the file's pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its
-place.
-"""
-
-from __future__ import annotations
+"""Flatten a state into structure, tensors and numbers; refuse what torch would not load safely."""
 
 import io
 import re
@@ -49,29 +42,20 @@ _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 
 @dataclass
 class FlatState:
-    """A flattened tree.
-
-    Attributes:
-        structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits
-            them.
-        storages: the memory behind the tensors, each once; several tensors may share one.
-        sizes: their bytes in a file, where sharded tensors are whole. regions: of these, by the
-            storage's number, what this rank has in memory.
-    """
+    """A flattened tree; ``structure`` is equal for equal layouts."""
 
     structure: list[Hashable] = field(default_factory=list)
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    numbers: list[int | float] = field(default_factory=list)
-    storages: list[torch.UntypedStorage] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    regions: dict[int, Region] = field(default_factory=dict)
-    _known: dict[int, tuple[int, torch.dtype, _Place]] = field(default_factory=dict)
+    tensors: list[torch.Tensor] = field(default_factory=list)  # as pickle visits them
+    numbers: list[int | float] = field(default_factory=list)  # as ``tensors``
+    storages: list[torch.UntypedStorage] = field(default_factory=list)  # of the tensors, each once
+    sizes: list[int] = field(default_factory=list)  # in a file, sharded tensors whole
+    regions: dict[int, Region] = field(default_factory=dict)  # this rank's, by storage number
+    _known: "dict[int, tuple[int, torch.dtype, _Place]]" = field(default_factory=dict)
 
     def place_of(self, storage: int) -> str:
         """Where a storage was found first, such as ``state['model']['2.bias']``."""
-        return next(
-            f"state{_path(place)}" for number, _, place in self._known.values() if number == storage
-        )
+        places = (place for number, _, place in self._known.values() if number == storage)
+        return f"state{_path(next(places))}"
 
 
 def flatten(tree: Any) -> FlatState:
@@ -88,7 +72,7 @@ def flatten(tree: Any) -> FlatState:
 
 
 def check_readable(record: bytes, subject: str) -> None:
-    """Raise RequestError about ``subject`` if plain ``torch.load`` would not read a record back."""
+    """Raise RequestError about ``subject`` if plain ``torch.load`` would refuse a record."""
     try:
         torch.load(io.BytesIO(record), map_location="cpu", weights_only=True)
     except Exception as error:  # of unpickling, of any kind
@@ -148,15 +132,11 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         for number, value in enumerate(tree):
             _visit(value, parts, (place, number))
     else:
-        other = "save its fields, and build it again on load"
-        if kind.__module__ == "numpy":
-            other = "x.item() makes one of it"
-        hint = f": {_CONVERSIONS.get(kind.__name__, other)}"
-        raise _refused(
-            place,
-            kind.__name__,
-            "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint,
-        )
+        hint = _CONVERSIONS.get(kind.__name__, "save its fields, and build it again on load")
+        if kind.__module__ == "numpy" and kind.__name__ not in _CONVERSIONS:
+            hint = "x.item() makes one of it"
+        allowed = f"tensors, numbers, strings, lists, tuples, dicts of them; at {{at}}: {hint}"
+        raise _refused(place, kind.__name__, allowed)
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
@@ -169,7 +149,7 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
         except ValueError as error:
             problem = "DTensor", f"it is {error}"
     if problem is not None:
-        raise _refused(place, problem[0], "dense tensors with memory; at {at}: " + problem[1])
+        raise _refused(place, problem[0], f"dense tensors with memory; at {{at}}: {problem[1]}")
     storage = held.untyped_storage()
     index, dtype, first = parts._known.setdefault(
         storage._cdata, (len(parts.storages), tensor.dtype, place)
@@ -186,41 +166,29 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
         )
         raise _refused(place, f"{tensor.dtype} in the memory of {dtype}", allowed)
     if parts.regions.get(index) != region:
-        raise _refused(
-            place,
-            "a part of a sharded tensor",
-            f"memory of its own, not state{_path(first)}'s; at {{at}}",
-        )
-    shape = tuple(tensor.shape)
-    views = (held.is_conj(), held.is_neg())
-    stride, offset = whole_strides(tensor)
-    parts.structure.append((tensor.dtype, shape, stride, offset, index, parts.sizes[index], *views))
+        allowed = f"memory of its own, not state{_path(first)}'s; at {{at}}"
+        raise _refused(place, "a part of a sharded tensor", allowed)
+    memory = (*whole_strides(tensor), index, parts.sizes[index], held.is_conj(), held.is_neg())
+    parts.structure.append((tensor.dtype, tuple(tensor.shape), *memory))
     parts.tensors.append(tensor)
 
 
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
-    """What a tensor is that cannot be saved as it is, and what to do about it."""
     if torch.nn.parameter.is_lazy(tensor):
-        return (
-            type(tensor).__name__,
-            "run one forward, model(example), before the Checkpointer is made: it gives shapes",
-        )
+        advice = "run one forward, model(example), before the Checkpointer is made: it gives shapes"
+        return type(tensor).__name__, advice
     if tensor.is_nested:
         return "a nested tensor", ".unbind() makes plain ones of it"
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return type(tensor).__name__, "a state_dict that gives plain tensors"
     if tensor.is_meta:
-        return (
-            "a tensor on the device meta",
-            "to_empty(device=...) and values, or a buffer with persistent=False",
-        )
+        advice = "to_empty(device=...) and values, or a buffer with persistent=False"
+        return "a tensor on the device meta", advice
     if tensor.layout is not torch.strided:
         return str(tensor.layout), ".to_dense() makes one of it"
     if tensor.is_quantized:
-        return (
-            str(tensor.dtype),
-            ".int_repr() with scale and zero point next to it, or .dequantize()",
-        )
+        advice = ".int_repr() with scale and zero point next to it, or .dequantize()"
+        return str(tensor.dtype), advice
     if tensor._is_zerotensor():
         return "a tensor of zeros without memory", "torch.zeros(...) makes one of it"
     return None

@@ -1,10 +1,4 @@
-"""The layout of a checkpoint file (size, shards, checksums), and sets of byte ranges.
-
-The trainer plans it before the first byte, once per structure of the state; a memory node needs to
-know no more.
-"""
-
-from __future__ import annotations
+"""The layout of a checkpoint file (size, shards, checksums), and sets of byte ranges."""
 
 import hashlib
 import json
@@ -18,8 +12,7 @@ from typing import NamedTuple
 from deepvm.errors import RequestError
 
 LAYOUT_VERSION = "deepvm.layout/1"
-CHUNK_BYTES = 8 * 2**20
-"""Bytes per checksum in a manifest; also the most that one message carries."""
+CHUNK_BYTES = 8 * 2**20  # Bytes per checksum in a manifest; also the most that one message carries
 
 MOST_BYTES = 2**44
 _MOST_RANKS = 4096
@@ -51,20 +44,14 @@ class Layout:
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible layouts: a memory node gets them from whoever has its token.
-
-        Raises RequestError.
-        """
+        """Refuse impossible layouts: a memory node gets them from whoever has its token."""
         if not 0 < self.size <= MOST_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
         if not 1 <= len(self.shards) <= _MOST_RANKS:
             raise RequestError("shards", len(self.shards), f"1 to {_MOST_RANKS} ranks")
         if sum(map(len, self.shards)) > _MOST_SEGMENTS or len(self.fields) > _MOST_FIELDS:
-            raise RequestError(
-                "shards",
-                "so many",
-                f"at most {_MOST_SEGMENTS} segments and {_MOST_FIELDS} checksums",
-            )
+            allowed = f"at most {_MOST_SEGMENTS} segments and {_MOST_FIELDS} checksums"
+            raise RequestError("shards", "so many", allowed)
         position = 0
         for segment in sorted(s for shard in self.shards for s in shard):
             if segment.offset != position or segment.length < 1:
@@ -82,11 +69,8 @@ class Layout:
                 0 <= position <= self.size - 4 and offset >= 0 and 0 <= length <= self.size - offset
             )
             if not inside or (position + 4 > offset and position < offset + length):
-                raise RequestError(
-                    "fields",
-                    (position, offset, length),
-                    "places inside the file, outside their range",
-                )
+                wrong = (position, offset, length)
+                raise RequestError("fields", wrong, "places inside the file, outside their range")
         if _entangled(self.fields):
             raise RequestError(
                 "fields", len(self.fields), "places outside each other and outside every range"
@@ -94,26 +78,20 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """How many ranks send."""
         return len(self.shards)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of the layout: if it differs between ranks, so does their state."""
+        """Hex SHA-256: if it differs between ranks, so does their state."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
-        """The layout as canonical JSON."""
-        document = {
-            "schema_version": LAYOUT_VERSION,
-            "size": self.size,
-            "shards": self.shards,
-            "fields": self.fields,
-        }
+        document = {"schema_version": LAYOUT_VERSION, "size": self.size}
+        document |= {"shards": self.shards, "fields": self.fields}
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Layout:
+    def from_json(cls, data: bytes) -> "Layout":
         """Read an untrusted layout. Raises RequestError: it is none."""
         try:
             document = json.loads(data)
@@ -130,9 +108,8 @@ class Layout:
             raise RequestError(
                 "layout", f"{len(data)} bytes", f"a document of {LAYOUT_VERSION}"
             ) from None
-        if any(
-            type(number) is not int for row in (*chain(*shards), *fields, (size,)) for number in row
-        ):
+        numbers = chain((size,), *chain(*shards), *fields)
+        if any(type(number) is not int for number in numbers):
             raise RequestError("layout", "something else", "whole numbers")
         return cls(size, shards, fields)
 
@@ -159,6 +136,17 @@ def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(Segment(start, end - start) for start, end in joined)
 
 
+def cut(final: Iterable[int], size: int, piece: int) -> Iterator[tuple[int, int]]:
+    """Ranges of ``piece`` bytes, once ``final``. Raises ValueError: not all ``size`` bytes were."""
+    start = 0
+    for end in final:
+        while end - start >= piece or start < end == size:
+            yield start, min(start + piece, end)
+            start += piece
+    if start < size:
+        raise ValueError("the image was not filled to its end")
+
+
 def within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
     """The ranges ``[start, end)`` of ``part``, relative to it, that lie in the sorted shares."""
     found = []
@@ -178,22 +166,18 @@ class Ranges:
     """A set of bytes as sorted, disjoint, non-adjacent ranges ``[start, end)``."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """Start with some ranges, in any order."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in ranges:
             self.add(start, end)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The ranges, sorted."""
         return iter(zip(self._starts, self._ends, strict=True))
 
     def __len__(self) -> int:
-        """How many ranges."""
         return len(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Put a range in; an empty one changes nothing."""
         if start >= end:
             return
         first = bisect_left(self._ends, start)
@@ -205,7 +189,6 @@ class Ranges:
         self._ends[first:last] = [end]
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all bytes of a range are in the set."""
         return start >= end or self.reach(start) >= end
 
     def reach(self, start: int) -> int:
@@ -216,12 +199,10 @@ class Ranges:
         return start
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether any byte of a range is in the set."""
         at = bisect_right(self._ends, start)
         return start < end and at < len(self._starts) and self._starts[at] < end
 
     def missing(self, within: Iterable[Segment]) -> Iterator[tuple[int, int]]:
-        """The ranges of ``within`` that are not in the set."""
         for offset, length in within:
             start = offset
             end = offset + length

@@ -1,76 +1,48 @@
-"""The commit record: a small JSON file next to each version.
-
-A version without one is not complete, even with all its bytes.
-
-``torch.load`` and safetensors accept flipped bits silently; these checksums are verified before
-anything is loaded.
-"""
-
-from __future__ import annotations
+"""The commit record: a small JSON file that makes a version complete; and what is recorded."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
-from deepvm.errors import DamagedError, RequestError
+from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
-SUFFIX = ".json"
-"""Suffix of the record's name, after that of its file."""
+SUFFIX = ".json"  # Suffix of the record's name, after that of its file
+# The problem of a file alone, as an interrupted removal leaves it; a killed writer leaves none
 UNRECORDED = "it has no commit record"
-"""The problem of a file alone, as an interrupted removal leaves it; a killed writer leaves none."""
 _MOST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """A complete version.
-
-    Attributes:
-        job: whose it is. version: iterations that it contains. world: ranks that wrote it.
-        size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each
-            chunk, in order.
-        layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
-        best: marked as the best so far when it was saved; the newest of those is kept.
-        epoch: the newest generation of the job that the memory node knew when it was complete; 0
-            without generations.
-    """
+    """A complete version, and how many ranks wrote it."""
 
     job: str
     version: int
     world: int
-    size: int
-    crcs: tuple[int, ...]
+    size: int  # bytes of the file
+    crcs: tuple[int, ...]  # CRC-32 of each ``chunk_bytes``
     chunk_bytes: int = CHUNK_BYTES
-    layout: str = ""
-    created: str = ""
-    best: bool = False
-    epoch: int = 0
+    layout: str = ""  # its digest; empty: unknown
+    created: str = ""  # UTC, ISO 8601
+    best: bool = False  # the best so far when it was saved; the newest of those is kept
+    epoch: int = 0  # the job's newest generation that the memory node knew; 0: none
 
     @classmethod
     def of(
         cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False
-    ) -> CommitRecord:
-        """The record of a version that is complete now, from the checksums of its chunks."""
+    ) -> "CommitRecord":
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return cls(
-            job,
-            version,
-            layout.world,
-            layout.size,
-            tuple(crcs),
-            CHUNK_BYTES,
-            layout.digest,
-            now,
-            best,
-        )
+        facts = (job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES)
+        return cls(*facts, layout.digest, now, best)
 
     def __post_init__(self) -> None:
-        """Refuse inconsistent values. Raises RequestError."""
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
             raise RequestError("manifest", "something else", "strings for job, layout and created")
         numbers = (self.version, self.world, self.size, self.chunk_bytes, self.epoch, *self.crcs)
@@ -90,16 +62,14 @@ class CommitRecord:
         return -(-self.size // self.chunk_bytes)
 
     def to_json(self) -> bytes:
-        """The record's bytes; ``check`` at its end is the CRC-32 of everything else."""
-        facts = asdict(self)
+        facts = asdict(self)  # ``check``, at the end, is the CRC-32 of everything else
         if not self.epoch:
             del facts["epoch"]  # as in records that were made before there was one
         document = {"schema_version": MANIFEST_VERSION, **facts}
         return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
 
     @classmethod
-    def from_json(cls, data: bytes) -> CommitRecord:
-        """Read a record. Raises RequestError: it is damaged, or none."""
+    def from_json(cls, data: bytes) -> "CommitRecord":
         try:
             facts = json.loads(data)
             check = facts.pop("check", None)
@@ -111,9 +81,9 @@ class CommitRecord:
             if check != _check({"schema_version": version, **facts}) or manifest.to_json() != data:
                 raise ValueError("its checksum is another")
             return manifest
+        except RequestError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            if isinstance(error, RequestError):
-                raise
             raise RequestError(
                 "manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})"
             ) from None
@@ -121,10 +91,7 @@ class CommitRecord:
 
 @dataclass(frozen=True)
 class JoinedRecord(CommitRecord):
-    """A version in parts, in order, with their own checksums.
-
-    Those of the whole are known once it is joined.
-    """
+    """A version in ``parts``, with their checksums; those of the whole are known once joined."""
 
     parts: tuple[CommitRecord, ...] = ()
 
@@ -135,7 +102,7 @@ class JoinedRecord(CommitRecord):
 
 @dataclass(frozen=True)
 class Damage:
-    """A checkpoint that cannot be restored: its number, the problem, the bytes that are left."""
+    """A checkpoint that cannot be restored, and the bytes that are left."""
 
     version: int
     problem: str
@@ -145,28 +112,99 @@ class Damage:
 def verified(
     pieces: Iterable[memoryview], manifest: CommitRecord, name: str
 ) -> Iterator[memoryview]:
-    """Pass a version's bytes on, in pieces of any size.
-
-    Raises DamagedError, for ``name``, at a wrong chunk.
-    """
-    size = manifest.chunk_bytes
-    at = 0
-    crc = 0
+    """Pass a version's bytes on. Raises DamagedError, for ``name``, at a wrong chunk."""
+    at = crc = 0
     for piece in pieces:
         rest = piece
         while len(rest):
-            number = at // size
-            end = min((number + 1) * size, manifest.size)
+            number = at // manifest.chunk_bytes
+            start = number * manifest.chunk_bytes
+            end = min(start + manifest.chunk_bytes, manifest.size)
             part = rest[: end - at]
-            rest = rest[end - at :]
-            at = at + len(part)
+            rest = rest[len(part) :]
+            at += len(part)
             crc = crc32(part, crc)
             if at == end:
                 if crc != manifest.crcs[number]:
-                    raise DamagedError(f"{name}: bytes {number * size} to {end - 1} are damaged")
+                    raise DamagedError(f"{name}: bytes {start} to {end - 1} are damaged")
                 crc = 0
         yield piece
 
 
 def _check(document: Mapping[str, Any]) -> int:
     return crc32(json.dumps(dict(document), sort_keys=True).encode())
+
+
+def check_contents(tree: Any) -> None:
+    """Raise CheckpointError for a loaded file that is no state of a Checkpointer."""
+    keys = tree.keys() if isinstance(tree, Mapping) else set()
+    if {"ranks", "metadata"} <= keys:
+        raise CheckpointError(
+            "it was saved by DeepVMWriter: load it with DeepVMReader; a Checkpointer at the same"
+            " place needs another name, in job= or DEEPVM_JOB"
+        )
+    if not {"version", "model"} <= keys:
+        raise CheckpointError("it is no state of a Checkpointer: it lacks a version or a model")
+
+
+class Level(str, Enum):
+    """What an acknowledged version survives, weakest first; each level includes those before it.
+
+    LOCAL: the end of this process (a folder in ``/dev/shm``). REMOTE: the loss of this machine,
+    while the memory node lives. DURABLE: that of both; a folder is as durable as its disk.
+    """
+
+    LOCAL = "local"
+    REMOTE = "remote"
+    DURABLE = "durable"
+
+
+Acknowledge = Callable[[Level], None]  # Called once for each level, the weakest first
+# The slowest bandwidth, in bytes/s, that timeouts allow for; they grow with the size
+LEAST_BYTES_S = 50e6
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of a version; what is ready does not change until the tier has returned."""
+
+    job: str
+    version: int  # iterations that it contains
+    rank: int
+    layout: Layout  # of the whole version
+    image: memoryview  # the whole file's address space, only the own segments filled
+    # Waits, before they are read, until the own bytes below a position are final. Raises
+    # CheckpointError: they will never be
+    ready: Callable[[int], None] = lambda end: None
+    home: Path | None = None  # the hidden file that ``image`` maps (strategy D)
+    best: bool = False  # the training calls it the best so far
+    # Grows with every save of a run, the same on all ranks: parts of two attempts are no version
+    attempt: int = 0
+    # Called, with the reason, by a tier that will acknowledge nothing more after ``put``; not after
+    # all levels were acknowledged, or an error raised
+    lost: Callable[[CheckpointError], None] = lambda reason: None
+
+    @property
+    def moving_s(self) -> float:
+        # Seconds to allow for copying, sending and writing the whole checkpoint
+        return self.layout.size / LEAST_BYTES_S
+
+    def check(self) -> None:
+        if len(self.image) != self.layout.size:
+            raise RequestError(
+                "image", f"{len(self.image)} bytes", f"the {self.layout.size} bytes of its layout"
+            )
+
+    def manifest(self, crcs: Sequence[int]) -> CommitRecord:
+        return CommitRecord.of(self.job, self.version, self.layout, crcs, best=self.best)
+
+
+@dataclass(frozen=True)
+class NewVersion:
+    """A checkpoint to be written."""
+
+    image: memoryview
+    job: str
+    version: int
+    final: Iterable[int]  # how many bytes of ``image`` are final from the start, in the end all
+    manifest: Callable[[], CommitRecord]  # called when the last byte is written

@@ -1,10 +1,4 @@
-"""Sharded tensors (DTensors: FSDP2, tensor parallel): where a rank's part is in the whole.
-
-A file has whole tensors, so that any number of ranks, or none, can read it; each rank writes the
-bytes of its part.
-"""
-
-from __future__ import annotations
+"""Sharded tensors (FSDP2, tensor parallel): a rank writes its part; a file has whole tensors."""
 
 import math
 from collections import OrderedDict
@@ -17,8 +11,8 @@ import torch
 from deepvm.checkpoint.format.layout import Segment
 from deepvm.errors import CheckpointError, RequestError
 
+# Limits: runs on one rank (each one copy), and on all ranks (each one layout entry)
 MOST_RUNS, MOST_RUNS_OF_ALL = 100_000, 900_000
-"""Limits: runs on one rank (each one copy), and on all ranks (each one layout entry)."""
 
 
 class Run(NamedTuple):
@@ -30,48 +24,38 @@ class Run(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A part of a whole tensor, which is laid out row by row.
-
-    Attributes:
-        shape: of the whole. offsets, sizes: of the part, for each dimension, in elements.
-        itemsize: bytes of an element. start: of the part in its own memory, in bytes. ranks: how
-            many have parts.
-    """
+    """A part of a whole tensor of a ``shape``, which is laid out row by row."""
 
     shape: tuple[int, ...]
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...]  # of the part, in elements, as ``sizes``
     sizes: tuple[int, ...]
-    itemsize: int
-    start: int = 0
-    ranks: int = 1
+    itemsize: int  # bytes of an element
+    start: int = 0  # in its own memory, in bytes
+    ranks: int = 1  # that have parts
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole."""
         return math.prod(self.shape) * self.itemsize
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the whole, in elements."""
         return _row_major(self.shape)
 
     @property
     def run_count(self) -> int:
-        """How many runs the part has."""
         if math.prod(self.sizes):
             return math.prod(self.sizes[: self._split])
         return 0
 
     @property
     def _split(self) -> int:
-        """The first dimension of a run: those behind it are whole."""
+        """The first dimension of a run: the later ones are whole."""
         split = len(self.shape)
         while split and self.sizes[split - 1] == self.shape[split - 1]:
             split -= 1
         return max(split - 1, 0)
 
     def runs(self) -> Iterator[Run]:
-        """The part's runs, in the order of both memories."""
         if not self.run_count:
             return
         split = self._split
@@ -83,8 +67,8 @@ class Region(NamedTuple):
             yield Run(at * self.itemsize, self.start + number * length, length)
 
 
+# Types that are surely not sharded: most tensors, recognized at a glance
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Types that are surely not sharded: most tensors, recognized at a glance."""
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -153,16 +137,12 @@ def check_runs(regions: Iterable[Region]) -> None:
     own = sum(count for count, _ in counts)
     every = sum(count * ranks for count, ranks in counts)
     if own > MOST_RUNS or every > MOST_RUNS_OF_ALL:
-        raise RequestError(
-            "model",
-            f"sharded into {own} runs of bytes on this rank, {every} on all",
-            f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard dimension 0, or save with"
-            " DeepVMWriter",
-        )
+        allowed = f"at most {MOST_RUNS} and {MOST_RUNS_OF_ALL}: shard dimension 0, or save with"
+        value = f"sharded into {own} runs of bytes on this rank, {every} on all"
+        raise RequestError("model", value, f"{allowed} DeepVMWriter")
 
 
-Part = tuple[tuple[int, ...], tuple[int, ...]]
-"""Offsets and sizes of a rank's part of a tensor."""
+Part = tuple[tuple[int, ...], tuple[int, ...]]  # Offsets and sizes of a rank's part of a tensor
 
 
 def parts_of(regions: Mapping[int, Region]) -> dict[int, Part]:
@@ -182,9 +162,7 @@ def holders_of(number: int, held: Sequence[Mapping[int, Part]]) -> dict[Part, li
 def writers(
     regions: Mapping[int, Region], storages: Sequence[int], held: Sequence[Mapping[int, Part]]
 ) -> list[tuple[Segment, int]]:
-    """Which rank writes which bytes.
-
-    Of several that have the same part, the one that has least to write.
+    """Which rank writes which bytes: of several with the same part, who has least to write.
 
     ``storages``: offsets in the file. ``held``: :func:`parts_of` on each rank. Raises
     CheckpointError: parts are missing.
@@ -204,18 +182,13 @@ def writers(
         for (offsets, sizes), ranks in holders.items():
             rank = min(ranks, key=load.__getitem__)
             load[rank] += math.prod(sizes) * region.itemsize
-            part = region._replace(offsets=offsets, sizes=sizes)
-            found += [
-                (Segment(storages[number] + run.place, run.length), rank) for run in part.runs()
-            ]
+            for run in region._replace(offsets=offsets, sizes=sizes).runs():
+                found.append((Segment(storages[number] + run.place, run.length), rank))
     return found
 
 
 def sharded_as(saved: Any, present: Any) -> Any:
-    """A state as it was saved, with this rank's parts of what is sharded in the ``present`` state.
-
-    Of the saved tensors, which are whole and may be mapped from a file, only these parts are read.
-    """
+    """A saved state with this rank's parts of what is sharded in ``present``; reads only these."""
     if is_sharded(present) and isinstance(saved, torch.Tensor) and saved.shape == present.shape:
         return part_for(saved, present)
     if type(saved) in (dict, OrderedDict) and isinstance(present, Mapping):
@@ -225,11 +198,8 @@ def sharded_as(saved: Any, present: Any) -> Any:
         if hasattr(saved, "_metadata"):
             made._metadata = saved._metadata
         return made
-    if (
-        type(saved) in (list, tuple)
-        and isinstance(present, (list, tuple))
-        and len(saved) == len(present)
-    ):
+    both_listed = type(saved) in (list, tuple) and isinstance(present, (list, tuple))
+    if both_listed and len(saved) == len(present):
         return type(saved)(
             sharded_as(one, other) for one, other in zip(saved, present, strict=True)
         )

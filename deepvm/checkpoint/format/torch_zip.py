@@ -1,13 +1,9 @@
 """An in-memory image of the file: a zip for plain ``torch.load``, planned once, then filled in.
 
-``torch.save`` with ``skip_data`` writes everything but the tensors' bytes, into a sparse file that
-shows where these belong. Storages are copied there, numbers are patched into the pickle, and zip's
-checksums are left to :func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever
-pickled, packed or repacked (ACUTE's Check-Pack), and tensors lie at multiples of 128 bytes
-(LightCheck III-D).
+``torch.save`` with ``skip_data`` writes a sparse file that shows where tensors' bytes belong;
+storages are copied there and numbers patched into the pickle. So no version is ever pickled or
+repacked (ACUTE's Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 """
-
-from __future__ import annotations
 
 import io
 import itertools
@@ -24,14 +20,13 @@ from typing import IO, Any
 import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, check_readable, flatten, map_leaves
-from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import ChecksumField, Layout, Ranges, Segment
 from deepvm.checkpoint.format.sharded import Region, Run, local, whole_strides
 from deepvm.errors import CheckpointError
 
 ALIGNMENT = 128
 _DESCRIPTOR = b"PK\x07\x08"
-# Values that fill eight bytes of a pickle, so that any other value can be written over them. See
-# _number_places().
+# Values that fill eight bytes of a pickle, so that any other value can be written over them
 _INT_MARK = 0x6A5A5A5A00000000
 _FLOAT_MARK = 0x7E5A5A5A00000000
 
@@ -41,53 +36,38 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Image:
-    """The file of a state.
-
-    Attributes:
-        size: bytes of the file. pieces: what is not tensor data, by its offset.
-        storages: offset of each storage's bytes. sizes: their lengths.
-        numbers: offset of the eight bytes of each number. floats: whether it is a float
-            (big-endian) or an integer.
-        pickle: where the pickle is. fields: checksums to fill in at the end.
-        lasting: whether it serves every version of this structure.
-        regions: the parts that this rank has of sharded storages, by their number.
-    """
+    """The file of a state."""
 
     size: int
-    pieces: tuple[tuple[int, bytes], ...]
-    storages: tuple[int, ...]
+    pieces: tuple[tuple[int, bytes], ...]  # what is not tensor data, by offset
+    storages: tuple[int, ...]  # offsets of their bytes
     sizes: tuple[int, ...]
-    numbers: tuple[int, ...]
-    floats: tuple[bool, ...]
+    numbers: tuple[int, ...]  # offsets of their eight bytes
+    floats: tuple[bool, ...]  # big-endian floats, else integers
     pickle: Segment
-    fields: tuple[ChecksumField, ...]
-    lasting: bool = True
-    regions: Mapping[int, Region] = field(default_factory=dict)
+    fields: tuple[ChecksumField, ...]  # checksums to fill in at the end
+    lasting: bool = True  # it serves every version of this structure
+    regions: Mapping[int, Region] = field(default_factory=dict)  # this rank's parts of storages
 
     def runs(self, number: int) -> Iterable[Run]:
-        """What this rank has in memory of a storage, in order."""
         region = self.regions.get(number)
         if region is None:
             return [Run(0, 0, self.sizes[number])]
         return region.runs()
 
     def layout(self) -> Layout:
-        """The layout with one rank that sends all of it."""
         return Layout(self.size, ((Segment(0, self.size),),), self.fields)
 
     def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
-        """Patch the numbers of a version into its pickle; one that is not lasting has them."""
+        # An image that serves one version has its numbers
         for offset, is_float, value in zip(self.numbers, self.floats, numbers, strict=self.lasting):
             struct.pack_into(">d" if is_float else "<q", image, offset, value)
 
 
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state, flattened to ``parts``.
+    """Lay out the file of a state. Raises RequestError: torch would not load something in it.
 
-    Raises RequestError: torch would not load something in it.
-
-    CheckpointError: this release of torch writes files in an unknown way, or there is no room to
-    test the layout.
+    CheckpointError: this release of torch writes files in an unknown way, or there is no room.
     """
     from torch.utils.serialization import config
 
@@ -104,10 +84,9 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 
 
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
-    """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
+    """The planned file, or the saved one where torch's format is unknown; training stalls for that.
 
-    Training stalls while it is saved. Raises CheckpointError with several ranks, whose files by
-    torch.save differ.
+    Raises CheckpointError with several ranks, whose files by torch.save differ.
     """
     try:
         return plan_image(tree, parts)
@@ -155,7 +134,6 @@ def _template(tree: Any, parts: FlatState) -> Any:
 
 
 def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Image:
-    """Find everything in the file that torch wrote, holes instead of tensors."""
     size = file.tell()
     records = _records(file)
     pickle, _ = records["data.pkl"]
@@ -169,25 +147,16 @@ def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Imag
             )
         storages.append(record.offset)
         changing += [name] if length else []
-    holes = sorted(
-        (offset, offset + length) for offset, length in zip(storages, sizes, strict=True) if length
-    )
-    between = zip(
-        [0, *(end for _, end in holes)], [*(start for start, _ in holes), size], strict=True
-    )
+    data = Ranges((offset, offset + n) for offset, n in zip(storages, sizes, strict=True))
+    between = data.missing([Segment(0, size)])
     floats = tuple(isinstance(n, float) for n in parts.numbers)
+    pickled = os.pread(file.fileno(), pickle.length, pickle.offset)
     return Image(
         size=size,
-        pieces=tuple(
-            (start, os.pread(file.fileno(), end - start, start))
-            for start, end in between
-            if start < end
-        ),
+        pieces=tuple((a, os.pread(file.fileno(), b - a, a)) for a, b in between),
         storages=tuple(storages),
         sizes=tuple(sizes),
-        numbers=_number_places(
-            os.pread(file.fileno(), pickle.length, pickle.offset), pickle.offset, floats
-        ),
+        numbers=_number_places(pickled, pickle.offset, floats),
         floats=floats,
         pickle=pickle,
         fields=tuple(
@@ -242,10 +211,6 @@ def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
 
 
 def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
-    """Mark every storage in the sparse file, load it with torch, and find the marks.
-
-    Raises CheckpointError.
-    """
     marks = [
         struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)]
         for n, size in enumerate(image.sizes)
@@ -265,7 +230,6 @@ def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
 
 @contextmanager
 def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
-    """A temporary sparse file and its path: in memory if possible, else in the temporary folder."""
     place = "memory"
     try:
         with ExitStack() as stack:

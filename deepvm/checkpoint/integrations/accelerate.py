@@ -1,19 +1,16 @@
 """Checkpoints for a loop with Hugging Face's Accelerate: :func:`checkpointed`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from accelerate import Accelerator, DistributedType
 from accelerate.data_loader import get_sampler
 
-from deepvm.checkpoint.integrations.plain_loop import TrainingRun
-from deepvm.checkpoint.integrations.prepared_loader import prepared
-from deepvm.checkpoint.integrations.session import Session
+from deepvm.checkpoint.integrations.session import Session, TrainingRun, prepared
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
 
+# How ranks work together that hold the whole model
 _WHOLE = (
     DistributedType.NO,
     DistributedType.MULTI_CPU,
@@ -21,24 +18,20 @@ _WHOLE = (
     DistributedType.MULTI_XPU,
     DistributedType.MULTI_NPU,
 )
-"""How ranks work together that hold the whole model."""
 
 
 class AccelerateState:
     """What Accelerate counts (batches to the next step, epochs), and its sampler's seed."""
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
-        """Of these."""
         self._accelerator = accelerator
         self._loader = loader
 
     def state_dict(self) -> dict[str, int]:
-        """The numbers."""
         seed = getattr(self._sampler, "initial_seed", 0)
         return {"step": self._accelerator.step, "iteration": self._loader.iteration, "seed": seed}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Set them."""
         self._accelerator.step = state_dict["step"]
         self._loader.iteration = state_dict["iteration"]
         if hasattr(self._sampler, "initial_seed"):
@@ -50,11 +43,7 @@ class AccelerateState:
 
 
 class AcceleratedRun(TrainingRun):
-    """A loop with Accelerate that continues where the newest version was taken.
-
-    Attributes:
-        loader: the prepared one, which may as well be iterated over by its own name.
-    """
+    """A loop with Accelerate; ``loader`` may as well be iterated over by its own name."""
 
     @property
     def epoch(self) -> int:
@@ -89,39 +78,23 @@ def checkpointed(
                         ...
 
     The scaler, what ``register_for_checkpointing()`` was given, and what Accelerate counts are
-    saved too. No ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. A
-    version is taken after an optimizer step, before the next batch is fetched; for what that means,
-    and the rest, see :func:`deepvm.checkpoint.training_run`.
-
-    Args:
-        accelerator: the one that has prepared the others.
-        model: as ``prepare()`` has returned it.
-        optimizer: the same.
-        loader: the same.
-        epochs: how often to pass over the data; None: until the loop is left.
-        extra: what else has a state, such as schedulers.
-        sigterm: whether SIGTERM saves and ends the training.
-        options: those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``,
-            ...
+    saved too. No ``save_state()``, ``skip_first_batches()`` or seedable sampler is needed. Model,
+    optimizer and loader are as ``prepare()`` returned them. A version is taken after an optimizer
+    step, before the next batch is fetched; for the rest, see
+    :func:`deepvm.checkpoint.training_run`.
 
     Raises:
         RequestError: an argument is invalid, or ranks hold parts of the model (FSDP, DeepSpeed).
         CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
     """
-    if accelerator.distributed_type not in _WHOLE:
-        raise RequestError(
-            "accelerator", str(accelerator.distributed_type), "one whose ranks hold the whole model"
-        )
+    given = accelerator.distributed_type
+    if given not in _WHOLE:
+        raise RequestError("accelerator", str(given), "one whose ranks hold the whole model")
     found = prepared(loader)
-    more: dict[str, Any] = {
-        f"registered.{n}": value for n, value in enumerate(accelerator._custom_objects)
-    }
+    registered = accelerator._custom_objects
+    more: dict[str, Any] = {f"registered.{n}": value for n, value in enumerate(registered)}
     if accelerator.scaler is not None:
         more["scaler"] = accelerator.scaler
     more["accelerate"] = AccelerateState(accelerator, loader)
     session = Session(found, extra, sigterm, own=more, model=model, optimizer=optimizer, **options)
-    try:
-        return AcceleratedRun(session, epochs, loader)
-    except BaseException:
-        session.close()
-        raise
+    return AcceleratedRun(session, epochs, loader)

@@ -1,7 +1,5 @@
 """Checkpoints for the Trainer of Hugging Face's transformers: :class:`DeepVMCallback`."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -12,8 +10,7 @@ from typing import Any
 import transformers
 from transformers import TrainerCallback, TrainerState
 
-from deepvm.checkpoint.integrations.prepared_loader import prepared
-from deepvm.checkpoint.integrations.session import PackedState, Session, check_options
+from deepvm.checkpoint.integrations.session import PackedState, SessionCallback, prepared
 from deepvm.checkpoint.training.hooks import callers
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import RequestError
@@ -31,8 +28,8 @@ _EPOCH = (
     "epochs_trained",
     "steps_trained_in_current_epoch",
 )
+# Passed as the checkpoint folder: it does not exist, so the Trainer loads nothing
 _RESUMED = "deepvm: restored from its own versions"
-"""Passed as the checkpoint folder: it does not exist, so the Trainer loads nothing."""
 _OF_THIS_RUN = (
     "max_steps",
     "num_train_epochs",
@@ -43,91 +40,56 @@ _OF_THIS_RUN = (
 )
 
 
-class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
+class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
     """Saves a Trainer's run, and resumes it in the middle of an epoch, bit for bit.
 
     Example::
 
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).train()
 
-    In a version are the model, the optimizer, the scheduler, the scaler, the position in the data
-    with all random states, the Trainer's state with its log, and the states of callbacks that have
-    one. It is taken before the next batch is fetched: evaluations, logs and callbacks after the
-    step are in it. ``trainer.train()`` continues from the newest version;
-    ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be
-    switched off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then
-    the process ends with exit code 143.
+    A version is taken before the next batch is fetched: evaluations, logs and callbacks after the
+    step are in it. ``trainer.train()`` continues from the newest version; the Trainer's own
+    checkpoints are not needed (``save_strategy="no"``), and ``resume_from_checkpoint`` is refused.
+    After SIGTERM the state after the next step is saved, then the process exits with code 143.
     """
 
     def __init__(
         self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any
     ) -> None:
         """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
-        check_options(options)
-        self._extra = dict(extra or {})
-        self._sigterm = sigterm
-        self._options = options
-        self._session: Session | None = None
+        super().__init__(extra, sigterm, options)
         self._logged_loss = 0.0
+        # The Trainer has already added the last losses to its sum and a summary to the log
         self._over = False
-        """The Trainer has already added the last losses to its sum and a summary to the log."""
+        # The version that was restored is of the end of the training: no step is left
         self._ended = False
-        """The version that was restored is of the end of the training: no step is left."""
-
-    @property
-    def checkpointer(self) -> Any:
-        """The checkpointer, while the Trainer trains."""
-        if self._session is None:
-            return None
-        return self._session.checkpointer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Restore the newest version, and let the Trainer continue where it was taken."""
         trainer = _trainer(self)
         # Another training with this callback, or this one with smaller batches, has failed
         self._close()
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise RequestError(
-                "Trainer", "sharded (FSDP or DeepSpeed)", "one whose ranks hold the whole model"
-            )
+            allowed = "one whose ranks hold the whole model"
+            raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", allowed)
         if state.global_step:
-            step = state.global_step
+            given = f"a checkpoint of the Trainer's own, of step {state.global_step}"
             allowed = "None: the callback resumes by itself"
-            raise RequestError(
-                "resume_from_checkpoint",
-                f"a checkpoint of the Trainer's own, of step {step}",
-                allowed,
-            )
+            raise RequestError("resume_from_checkpoint", given, allowed)
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
-            raise RequestError(
-                "transformers",
-                transformers.__version__,
-                "5.3.0 or newer: this Trainer works otherwise",
-            )
+            allowed = "5.3.0 or newer: this Trainer works otherwise"
+            raise RequestError("transformers", transformers.__version__, allowed)
         own: dict[str, Any] = {"scheduler": trainer.lr_scheduler}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
             own["scaler"] = scaler
-        self._over = False
+        self._over = self._ended = False
         own["trainer"] = PackedState(
             "the Trainer's state",
             lambda: self._saved(trainer),
             lambda found: self._restore(trainer, found),
         )
         loader = prepared(objects["train_dataloader"])
-        model = objects["model"]
-        optimizer = objects["optimizer"]
-        self._session = Session(
-            loader,
-            self._extra,
-            self._sigterm,
-            own=own,
-            model=model,
-            optimizer=optimizer,
-            **self._options,
-        )
-        self._ended = False
-        if self._session.restore():
+        if self._open(loader, own, objects["model"], objects["optimizer"]):
             if self._ended:
                 _end_at_once(trainer)
             else:
@@ -135,12 +97,10 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         self._logged_loss = trainer._total_loss_scalar
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
-        """Remember the sum of losses up to the last log."""
         if self._session is not None and "loss" in (logs or {}):
             self._logged_loss = _trainer(self)._total_loss_scalar
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Save the end of the training."""
         self._over = True
         try:
             if self._session is not None:
@@ -149,7 +109,6 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             self._close()
 
     def _saved(self, trainer: Any) -> dict[str, Any]:
-        """The Trainer's state; at the end, as before its summary: more epochs may follow."""
         found = _state_of(trainer)
         if self._over:
             found["counts"]["_total_loss_scalar"] = self._logged_loss
@@ -168,12 +127,6 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             done or any(map(_has_stopped, trainer.callback_handler.callbacks))
         )
 
-    def _close(self) -> None:
-        session = self._session
-        self._session = None
-        if session is not None:
-            session.close()
-
 
 def _trainer(callback: TrainerCallback) -> Any:
     """The Trainer that calls this; callbacks are not given it."""
@@ -181,18 +134,16 @@ def _trainer(callback: TrainerCallback) -> Any:
         found = frame.f_locals.get("self")
         if isinstance(found, transformers.Trainer) and callback in found.callback_handler.callbacks:
             return found
-    raise RequestError(
-        "DeepVMCallback", "called by nobody", "transformers.Trainer(callbacks=[...])"
-    )
+    allowed = "transformers.Trainer(callbacks=[...])"
+    raise RequestError("DeepVMCallback", "called by no Trainer", allowed)
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
     states: dict[str, list[Any]] = {}
     for callback in [*trainer.callback_handler.callbacks, trainer.control]:
         if isinstance(callback, transformers.trainer_callback.ExportableState):
-            states.setdefault(type(callback).__name__, []).append(
-                callback.state().get("attributes", {})
-            )
+            attributes = callback.state().get("attributes", {})
+            states.setdefault(type(callback).__name__, []).append(attributes)
     return {
         "state": {**dataclasses.asdict(trainer.state), "stateful_callbacks": {}},
         "callbacks": states,
@@ -204,7 +155,6 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _has_stopped(callback: Any) -> bool:
-    """Whether early stopping has ended the training."""
     stops = isinstance(callback, transformers.EarlyStoppingCallback)
     return stops and callback.early_stopping_patience_counter >= callback.early_stopping_patience
 

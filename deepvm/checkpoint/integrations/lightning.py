@@ -1,8 +1,5 @@
 """Checkpoints for Lightning's Trainer: :class:`DeepVMCallback`."""
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +10,16 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
-from deepvm.checkpoint.integrations.prepared_loader import iterate_through
-from deepvm.checkpoint.integrations.session import PackedState, Session, check_options
+from deepvm.checkpoint.integrations.session import PackedState, SessionCallback, iterate_through
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.state import Stateful
 from deepvm.errors import CheckpointError, RequestError
 
 _LOOP = "loop"
-log = logging.getLogger("deepvm.checkpoint")
 
 
-class DeepVMCallback(Callback):  # type: ignore[misc]
+class DeepVMCallback(SessionCallback, Callback):  # type: ignore[misc]
     """Saves a Trainer's run, and resumes it in the middle of an epoch, bit for bit.
 
     Example::
@@ -31,39 +27,21 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         callback = DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)
         Trainer(..., callbacks=[callback]).fit(module, loader)
 
-    In a version are the module, its optimizers and schedulers, the scaler, the position in the data
-    with all random states, the progress of Lightning's loops, and what callbacks, the module and
-    the data module save. It is taken before the next batch is fetched: validation and callbacks
-    after the step are in it. ``fit()`` continues from the newest version; ``ckpt_path`` is not
-    needed, and refused. Lightning's own checkpoints can be switched off:
-    ``enable_checkpointing=False``. After SIGTERM the state after the batch, with accumulated
-    gradients after the optimizer's step, is saved, and Lightning ends.
-
-    Means over an epoch that the module logs are of the batches since the start of the process:
-    Lightning does not say what it has added up.
+    A version is taken before the next batch is fetched: validation and callbacks after the step are
+    in it. ``fit()`` continues from the newest version; Lightning's own checkpoints are not needed
+    (``enable_checkpointing=False``), and ``ckpt_path`` is refused. After SIGTERM the state after
+    the batch, with accumulated gradients after the optimizer's step, is saved, and Lightning ends.
+    Means over an epoch that the module logs are of the batches since the start of the process.
     """
 
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, **options: Any) -> None:
         """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
-        super().__init__()
-        check_options(options)
-        self._extra = dict(extra or {})
-        self._options = options
-        self._session: Session | None = None
-        self._ends = False
-        """SIGTERM has come, and the optimizer's step is still to come."""
-
-    @property
-    def checkpointer(self) -> Any:
-        """The checkpointer, while the Trainer fits."""
-        if self._session is None:
-            return None
-        return self._session.checkpointer
+        super().__init__(extra, True, options)
+        self._ends = False  # SIGTERM has come, and the optimizer's step is still to come
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the newest version, and let the loops continue where it was taken."""
         _refuse(trainer)
-        self.teardown(trainer, pl_module, "fit")  # another fit with this callback has failed
+        self._close()  # another fit with this callback has failed
         loader = _loader_of(trainer)
         *others, optimizer = trainer.optimizers
         own: dict[str, Any] = {f"optimizer.{number}": other for number, other in enumerate(others)}
@@ -79,14 +57,10 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             lambda: self._saved(trainer),
             lambda found: self._restore(trainer, found),
         )
-        self._session = Session(
-            loader, self._extra, own=own, model=pl_module, optimizer=optimizer, **self._options
-        )
-        if self._session.restore():
+        if self._open(loader, own, pl_module, optimizer):
             iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save the end of the training."""
         session = self._session
         if session is not None:
             self._between_epochs(trainer)
@@ -115,17 +89,13 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             session.finish()
         finally:
             try:
-                self.teardown(trainer, pl_module, "fit")
+                self._close()
             except CheckpointError as problem:
                 # Lightning is to raise the error that ends the training
                 log.error("%s", problem)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Close the checkpointer."""
-        session = self._session
-        self._session = None
-        if session is not None:
-            session.close()
+        self._close()
 
     def _between_epochs(self, trainer: Any) -> None:
         """Lightning counts batches and leaves a pass without asking for its end."""
@@ -143,13 +113,9 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         loop = trainer.fit_loop.state_dict()
         loop["state_dict"] = {}  # of the loaders, whose position is saved with random states
         found: dict[str, Any] = {_LOOP: loop}
-        found["callbacks"] = {
-            c.state_key: c.state_dict() for c in trainer.callbacks if c is not self
-        }
-        if data is not None:
-            found["data"] = data.state_dict()
-        else:
-            found["data"] = {}
+        others = [callback for callback in trainer.callbacks if callback is not self]
+        found["callbacks"] = {other.state_key: other.state_dict() for other in others}
+        found["data"] = {} if data is None else data.state_dict()
         if is_overridden("on_save_checkpoint", module):
             own = {"state_dict": module.state_dict()}
             module.on_save_checkpoint(own)
@@ -173,26 +139,21 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
 
 
 def _refuse(trainer: Any) -> None:
-    """Raise RequestError for what cannot be saved."""
     if not isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)):
         allowed = "a single device, or DDP: ranks that hold the whole model"
         raise RequestError("strategy", type(trainer.strategy).__name__, allowed)
     if trainer.ckpt_path is not None:
         raise RequestError("ckpt_path", trainer.ckpt_path, "None: the callback resumes by itself")
-    if trainer.reload_dataloaders_every_n_epochs:
-        asked = trainer.reload_dataloaders_every_n_epochs
-        raise RequestError(
-            "reload_dataloaders_every_n_epochs", asked, "0: the position is that of one loader"
-        )
+    asked = trainer.reload_dataloaders_every_n_epochs
+    if asked:
+        allowed = "0: the position is that of one loader"
+        raise RequestError("reload_dataloaders_every_n_epochs", asked, allowed)
     if not trainer.optimizers:
         raise RequestError("configure_optimizers", "none", "an optimizer")
 
 
 def _loader_of(trainer: Any) -> ResumableLoader:
-    """The training's loader, set up as Lightning does it before it trains.
-
-    Raises RequestError: there are several.
-    """
+    """The training's loader, set up as Lightning does it; raises RequestError if several."""
     strategy = trainer.strategy
     found = list[ResumableLoader]()
     process = strategy.process_dataloader
@@ -214,9 +175,8 @@ def _loader_of(trainer: Any) -> ResumableLoader:
     if loaders is not None:
         number = len(loaders.flattened)
     if number != 1 or not found:
-        raise RequestError(
-            "train_dataloader", f"{number} loaders", "one torch.utils.data.DataLoader"
-        )
+        allowed = "one torch.utils.data.DataLoader"
+        raise RequestError("train_dataloader", f"{number} loaders", allowed)
     return found[0]
 
 

@@ -1,7 +1,5 @@
 """Random states of a process in a few kilobytes: cheap enough to read before each batch."""
 
-from __future__ import annotations
-
 import random
 import struct
 import sys
@@ -61,12 +59,10 @@ class GeneratorStates(NamedTuple):
     own: tuple[bytes, ...]
 
     @classmethod
-    def now(cls, generators: Sequence[torch.Generator]) -> GeneratorStates:
-        """As they are."""
+    def now(cls, generators: Sequence[torch.Generator]) -> "GeneratorStates":
         return cls(packed(), tuple(bytes_of(g.get_state()) for g in generators))
 
     def put_back(self, generators: Sequence[torch.Generator]) -> None:
-        """Set them; a loader with other generators keeps its own."""
         restore(self.shared)
         if len(generators) == len(self.own):
             for generator, state in zip(generators, self.own, strict=True):
@@ -75,14 +71,12 @@ class GeneratorStates(NamedTuple):
 
 def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
     """The generators that the loader and its samplers, however they are wrapped, draw from."""
-    found: list[torch.Generator] = []
+    found: dict[int, torch.Generator] = {}
     for _, sampler in _samplers("", loader):
         generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator) and not any(
-            generator is known for known in found
-        ):
-            found.append(generator)
-    return found
+        if isinstance(generator, torch.Generator):
+            found[id(generator)] = generator
+    return list(found.values())
 
 
 def counters_of(loader: DataLoader[Any]) -> dict[str, int]:
@@ -106,12 +100,10 @@ def restore_counters(loader: DataLoader[Any], counters: Mapping[str, int]) -> No
 
 def own_generators(dataset: Any) -> list[str]:
     """Attributes of a dataset that are random generators: no checkpoint includes them."""
+    holders = {"": dataset, **{f"{name}.": part for name, part in _attributes(dataset)}}
     return [
         f"{prefix}{name}"
-        for prefix, holder in [
-            ("", dataset),
-            *((f"{name}.", part) for name, part in _attributes(dataset)),
-        ]
+        for prefix, holder in holders.items()
         for name, value in _attributes(holder)
         if isinstance(value, (random.Random, torch.Generator))
         or type(value).__module__.startswith("numpy.random")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from deepvm.checkpoint.format.flatten import check_readable
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
+from deepvm.checkpoint.loading import worker_states
 from deepvm.checkpoint.loading.random_states import (
     GeneratorStates,
     counters_of,
@@ -26,23 +27,123 @@ from deepvm.checkpoint.loading.random_states import (
     restore,
     restore_counters,
 )
-from deepvm.checkpoint.loading.streams import digest, is_hugging_face, missing_from_state
-from deepvm.checkpoint.loading.worker_states import (
-    BatchWithState,
-    Collate,
-    History,
-    Indexes,
-    StartWorker,
-)
+from deepvm.checkpoint.loggers import log
+from deepvm.checkpoint.training.hooks import Hook
+from deepvm.checkpoint.training.ranks import world_size
 from deepvm.checkpoint.training.state import pack, unpack
 from deepvm.errors import CheckpointError, RequestError
 
-_GRAIN = 2**16
-"""Records are filled up to a multiple of this: a longer one would change the layout of the file."""
-_WORKERS_A_GRAIN = 4
-"""Their random states come to be in the record in the middle of a pass."""
+# Stages of ``datasets`` whose state is exact, as tests of each show
+_STAGES = ["", "Arrow", "RebatchedArrow", "Step", "Mapped", "Filtered", "Skip", "Take", "Repeat"]
+_STAGES.append("Formatted")
+_EXACT = {f"{stage}ExamplesIterable" for stage in _STAGES} | {"SelectColumnsIterable"}
+_EXACT_WITHOUT_WORKERS = {
+    f"{kind}MultiSourcesExamplesIterable"
+    for kind in ("Cycling", "RandomlyCycling", "VerticallyConcatenated", "HorizontallyConcatenated")
+}
+_REASONS = {"BufferShuffledExamplesIterable": "the rows in its shuffle buffer"}
+_COMPARED_VALUES = 4096
+_COMPARED_ITEMS = 64
 
-log = logging.getLogger("deepvm.checkpoint")
+
+def is_hugging_face(dataset: Any) -> bool:
+    """Whether this is a stream of Hugging Face ``datasets``, or a stage of one."""
+    kind = type(dataset)
+    return kind.__module__.partition(".")[0] == "datasets" and "Iterable" in kind.__name__
+
+
+def missing_from_state(loader: DataLoader[Any]) -> str:
+    """What the dataset's state lacks, so that it must be reread; empty if nothing is known."""
+    stages = [*_stages(loader.dataset)]
+    if not stages:
+        return ""
+    if not is_hugging_face(loader.dataset):
+        return "which row of the stream of datasets in it comes next"
+    if loader.num_workers and loader.persistent_workers:
+        return "where persistent workers start the next epoch"
+    names = {type(stage).__name__ for stage in stages} - _EXACT - {"IterableDataset"}
+    if not loader.num_workers:
+        names -= _EXACT_WITHOUT_WORKERS
+    reasons = [reason for name, reason in _REASONS.items() if name in names]
+    return (reasons or [f"the rows in {name}" for name in sorted(names)] or [""])[0]
+
+
+def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
+    """Warn of stateful loaders without a :class:`ResumableLoader` whose own state loses rows."""
+    for name, loader in extra.items():
+        if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+            missing = missing_from_state(loader)
+            if missing:
+                log.warning(
+                    "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats"
+                    " rows; put ResumableLoader(loader) into extra, and iterate over that",
+                    name,
+                    type(loader).__name__,
+                    missing,
+                )
+
+
+def _stages(top: Any) -> Iterator[Any]:
+    waiting = [top]
+    known = {id(top)}
+    while waiting:
+        stage = waiting.pop()
+        if is_hugging_face(stage):
+            yield stage
+        parts = [*vars(stage).values()]
+        for value in [*parts]:
+            if isinstance(value, dict):
+                parts += value.values()
+            elif isinstance(value, (list, tuple)):
+                parts += value
+        for part in parts:
+            if is_hugging_face(part) and id(part) not in known:
+                known.add(id(part))
+                waiting.append(part)
+
+
+def digest(batch: Any) -> int:
+    """A checksum of a batch in microseconds: samples of each tensor, shapes, texts, numbers."""
+    crc = 0
+    for part in _parts(batch):
+        crc = crc32(part, crc)
+    return crc
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if isinstance(value, torch.Tensor):
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        if value.layout is torch.strided and value.device.type == "cpu":
+            # Some rows and some columns: that costs the same for any size and any order in memory.
+            side = int(_COMPARED_VALUES ** (1 / max(value.dim(), 1)))
+            yield bytes_of(value.detach()[(slice(side),) * value.dim()].contiguous())
+    elif isinstance(value, Mapping):
+        yield from _parts([*islice(value.items(), _COMPARED_ITEMS)])
+    elif isinstance(value, (list, tuple)):
+        yield f"{len(value)}".encode()
+        for item in value[:_COMPARED_ITEMS]:
+            yield from _parts(item)
+    elif hasattr(value, "__array_interface__"):
+        yield from _parts([str(value.dtype), *value.shape, value.flat[:_COMPARED_ITEMS].tolist()])
+    elif isinstance(value, (str, bytes, int, float, complex, type(None))):
+        yield repr(value[:_COMPARED_VALUES] if isinstance(value, (str, bytes)) else value).encode()
+    else:
+        yield type(value).__name__.encode()
+
+
+# Records are filled up to a multiple of this: a longer one would change the layout of the file
+_GRAIN = 2**16
+_OTHER_BATCHES = (
+    "epoch %d: the dataset does not yield the same batches again, so some samples are repeated or"
+    " missing in what is left of it; give it the same data, a seed, and this epoch if it has"
+    " set_epoch()"
+)
+_OTHER_ORDER = (
+    "epoch %d: the sampler has not drawn the same order again, so some samples come twice and"
+    " others not at all in what is left of it; give the sampler a generator of its own, and the"
+    " same data"
+)
+_WORKERS_A_GRAIN = 4  # Their random states come to be in the record in the middle of a pass
 
 
 class ResumableLoader:
@@ -63,17 +164,12 @@ class ResumableLoader:
     Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the
     next batch is fetched, or when the next pass starts.
 
-    A resumed pass has the samples that were left of it, in the same order, each once; random
-    changes of samples (augmentation) are the same, in workers too; and random states are those of
-    the version when the first batch is there, no matter what a loader draws on its way, so dropout
-    continues as it would have.
-
-    To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is
-    only read where it has no places to skip: what an ``IterableDataset`` yields is read again and
-    thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has ``state_dict``.
-    It is read again in that case, too, where this state is known to be incomplete: a shuffle buffer
-    of Hugging Face ``datasets``, for example. What cannot be exact is listed in the guide:
-    docs/guide/trainers.md, "Data loaders".
+    A resumed pass has the samples that were left of it, in the same order, each once, with the same
+    random changes (augmentation), in workers too; random states are those of the version when the
+    first batch is there, so dropout continues as it would have. To get there, the sampler is drawn
+    from again, which takes microseconds a batch. What an ``IterableDataset`` yields is read again
+    and thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has a complete
+    ``state_dict``. What cannot be exact is listed in docs/guide/trainers.md, "Data loaders".
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
@@ -82,80 +178,65 @@ class ResumableLoader:
     """
 
     def __init__(self, loader: DataLoader[Any], *, ahead: int = 0) -> None:
-        """Nothing is drawn yet.
+        """Nothing is drawn yet. Raises RequestError: no loader, or without a fixed order.
 
-        Args:
-            loader: any that keeps the order of batches.
-            ahead: how many batches whoever iterates fetches before it hands them to the training
-                (Accelerate: 1).
-
-        Raises:
-            RequestError: this is no loader, or one that delivers batches in no fixed order.
+        ``ahead``: batches that are fetched before the training has them (Accelerate: 1).
         """
         if isinstance(loader, ResumableLoader) or not isinstance(loader, DataLoader):
-            raise RequestError(
-                "loader", type(loader).__name__, "a torch.utils.data.DataLoader, or torchdata's"
-            )
+            allowed = "a torch.utils.data.DataLoader, or torchdata's"
+            raise RequestError("loader", type(loader).__name__, allowed)
         if loader.num_workers and not getattr(loader, "in_order", True):
-            raise RequestError(
-                "loader",
-                "in_order=False",
-                "a loader that keeps the order, so that it can be repeated",
-            )
+            allowed = "a loader that keeps the order, so that it can be repeated"
+            raise RequestError("loader", "in_order=False", allowed)
         self.loader = loader
-        self.before_batch = _nothing
+        self.before_batch: Callable[[], None] = Hook()
         self._ahead = ahead
         self._stream = isinstance(loader.dataset, IterableDataset)
         own = all(hasattr(loader.dataset, name) for name in ("state_dict", "load_state_dict"))
         own = own and hasattr(loader, "load_state_dict")
+        self._missing = ""
         if own and self._stream:
             self._missing = missing_from_state(loader)
-        else:
-            self._missing = ""
         self._stateful = own and not self._missing
         self._reads = self._stream and not self._stateful
+        # Key in a record of the value that must be the same after a restore
         self._order_key = "read" if self._reads else "order"
-        """Key in a record of the value that must be the same after a restore."""
         if self._stateful and hasattr(loader.dataset, "epoch") and is_hugging_face(loader.dataset):
             self._order_key = "epoch_of_dataset"
         self._epoch = self._fetched = self._least = 0
         self._running = False
-        self._length: int | None = None
-        """Batches of this pass, where that is certain."""
+        self._length: int | None = None  # Batches of this pass, where that is certain
         self._known_generators: list[torch.Generator] = []
         self._initial_counters = counters_of(loader)
+        # Counters that the samplers have changed, as of the start of this pass
         self._counters: dict[str, int] = {}
-        """Counters that the samplers have changed, as of the start of this pass."""
+        # Random states when the iterator was made, and with it the workers
         self._made: GeneratorStates | None = None
-        """Random states when the iterator was made, and with it the workers."""
         self._began: GeneratorStates | None = None
+        # Set while a pass starts that resumes in the middle
         self._first: GeneratorStates | None = None
-        """Set while a pass starts that resumes in the middle."""
+        # While a pass begins that continues in the middle
         self._putting_back: _Resume | None = None
-        """While a pass begins that continues in the middle."""
         self._calls = 0
+        # Those of persistent workers when this pass began
         self._worker_states: dict[int, bytes] = {}
-        """Those of persistent workers when this pass began."""
-        self._history = History(max(loader.num_workers, 1) + ahead)
+        self._history = worker_states.History(max(loader.num_workers, 1) + ahead)
+        # For each of the newest fetches: random states, and the loader's own state if any
         self._fetches: deque[tuple[GeneratorStates, Any]] = deque(maxlen=max(ahead, 1))
-        """For each of the newest fetches: random states, and the loader's own state if any."""
         self._copy: DataLoader[Any] | None = None
-        self._indexes: Indexes | None = None
+        self._indexes: worker_states.Indexes | None = None
         self._resume: _Resume | None = None
+        # The state that was loaded, until a pass begins with it
         self._restored: dict[str, Any] = {}
-        """The state that was loaded, until a pass begins with it."""
         self._warned = False
-        self._checked = -1
-        """Bytes of the record that was last seen to be readable."""
+        self._checked = -1  # Bytes of the record that was last seen to be readable
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the loader's."""
         if name == "loader":  # while it is being copied or unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     def __len__(self) -> int:
-        """Batches in a whole pass."""
         return len(self.loader)
 
     @property
@@ -180,24 +261,20 @@ class ResumableLoader:
         resume = self._resume
         self._resume = None
         if resume is None:
-            return self._pass(_Resume(GeneratorStates.now(self._generators)))
+            resume = _Resume(GeneratorStates.now(self._generators))
+            return _Pass(self, self._begin(resume), resume)
         if resume.alone:
             resume.now = GeneratorStates(packed(), resume.now.own)
         if not resume.inside:
             resume.now.put_back(self._generators)
             if resume.dataset is not None and not is_hugging_face(self.loader.dataset):
                 self.loader.dataset.load_state_dict(resume.dataset)  # type: ignore[attr-defined]
-        return self._pass(resume)
-
-    def _pass(self, resume: _Resume) -> Iterator[Any]:
         return _Pass(self, self._begin(resume), resume)
 
     def _begin(self, resume: _Resume) -> Iterator[Any]:
-        """The iterator of torch, with the batch that comes next as its first."""
         batch = resume.batch
-        if self._stateful and resume.own is not None:
-            start = batch
-        else:
+        start = batch
+        if resume.own is None or not self._stateful:
             start = self._start_of(batch)
         persistent = self._workers > 0 and self.loader.persistent_workers
         if self._copy is None or not persistent:
@@ -214,16 +291,14 @@ class ResumableLoader:
         self._counters = self._changed_counters()
         if resume.made is not None and not resume.inside:  # the workers are older than this pass
             self._began = resume.now
+        self._putting_back = None
         if resume.inside or self._began is not None:
             self._putting_back = resume
-        else:
-            self._putting_back = None
         if self._indexes is not None:
             self._indexes.skip = start
             self._indexes.skipped = _weak(self._skipped, resume)
-            if resume.order is None or self._reads:
-                self._indexes.known = 0
-            else:
+            self._indexes.known = 0
+            if resume.order is not None and not self._reads:
                 self._indexes.known = batch
             self._indexes.compare = _weak(self._compare, resume)
         self._history.begin(start, self._worker_states)
@@ -267,12 +342,10 @@ class ResumableLoader:
         except Exception as error:
             if not self._stateful or resume.own is None:
                 raise
-            reason = (str(error).splitlines() or [""])[0]
-            name = type(self.loader.dataset).__name__
             raise CheckpointError(
-                f"epoch {self._epoch}: {name} cannot load the state that it has saved:"
-                f" {type(error).__name__}: {reason}; try: a DataLoader of torch, with which batches"
-                " are read again"
+                f"epoch {self._epoch}: {type(self.loader.dataset).__name__} cannot load the state"
+                f" that it has saved: {_shown(error)}; try: a DataLoader of torch, with which"
+                " batches are read again"
             ) from error
 
     def _restarted_if_empty(self, batches: Iterator[Any], resume: _Resume) -> Iterator[Any]:
@@ -288,7 +361,6 @@ class ResumableLoader:
         yield from batches
 
     def _start_of(self, batch: int) -> int:
-        """The batch that is read first to come to this one; all before it are skipped."""
         if self._reads or self._stateful:
             return 0
         return batch - batch % max(self._workers, 1)
@@ -296,8 +368,8 @@ class ResumableLoader:
     def _copied(self, resume: _Resume) -> DataLoader[Any]:
         made = copy.copy(self.loader)
         changes: dict[str, Any] = {
-            "collate_fn": Collate(self.loader.collate_fn),
-            "worker_init_fn": StartWorker(self.loader.worker_init_fn, resume.workers),
+            "collate_fn": worker_states.Collate(self.loader.collate_fn),
+            "worker_init_fn": worker_states.StartWorker(self.loader.worker_init_fn, resume.workers),
             "_iterator": None,  # one that was made before has none of this
         }
         if hasattr(made, "_initial_iter_for_state_dict"):
@@ -306,10 +378,11 @@ class ResumableLoader:
             name = "batch_sampler"
             if self.loader.batch_sampler is None:
                 name = "sampler"
-            inner = getattr(self.loader, name)
-            changes[name] = self._indexes = Indexes(
-                inner, _weak(self._before_sampler), _weak(self._before_first)
+            begins = _weak(self._before_sampler)
+            self._indexes = worker_states.Indexes(
+                getattr(self.loader, name), begins, _weak(self._before_first)
             )
+            changes[name] = self._indexes
         for name, value in changes.items():
             # Torch forbids some of these, as they would not reach the workers
             object.__setattr__(made, name, value)
@@ -347,20 +420,10 @@ class ResumableLoader:
     def _compare(self, resume: _Resume, order: int | None) -> None:
         if resume.order is None or order == resume.order:
             return
+        text = _OTHER_ORDER
         if self._stream:
-            log.warning(
-                "epoch %d: the dataset does not yield the same batches again, so some samples are"
-                " repeated or missing in what is left of it; give it the same data, a seed, and"
-                " this epoch if it has set_epoch()",
-                self._epoch,
-            )
-        else:
-            log.warning(
-                "epoch %d: the sampler has not drawn the same order again, so some samples come"
-                " twice and others not at all in what is left of it; give the sampler a generator"
-                " of its own, and the same data",
-                self._epoch,
-            )
+            text = _OTHER_BATCHES
+        log.warning(text, self._epoch)
 
     def _order(self, batch: int) -> int | None:
         """Checksum of the batches before this one; for streams that are not reread, the epoch."""
@@ -371,8 +434,9 @@ class ResumableLoader:
         return self._history.at(batch)[1]
 
     def _fetch(self, batches: Iterator[Any], silent: bool) -> Any:
-        """The next batch; :data:`_END` after the last."""
-        if not silent and not self._is_over():
+        # Where no more batches come, the epoch's end belongs to this pass: a version is then taken
+        # when the next one starts, as loops may count epochs by steps.
+        if not silent and (self._length is None or self.batch < self._length):
             self.before_batch()
         if self._ahead and (self._stateful or not self._workers):
             own = self._own_state() if self._stateful else None
@@ -383,24 +447,13 @@ class ResumableLoader:
                 self._ended()
             return batch
         self._fetched += 1
-        drawn = None
-        if self._indexes is not None:
-            drawn = self._indexes.drawn
-        if isinstance(batch, BatchWithState):
-            marked = batch
-        else:
-            marked = BatchWithState(batch, 0, None)
-        checksum = drawn.popleft() if drawn else 0
-        self._history.add(marked, digest(marked.batch) if self._reads else checksum)
-        return marked.batch
-
-    def _is_over(self) -> bool:
-        """Whether this pass is known to have no more batches, so the epoch's end belongs to it.
-
-        A version is then taken when the next pass starts, so loops that count epochs by steps start
-        with the right one.
-        """
-        return self._length is not None and self.batch >= self._length
+        if not isinstance(batch, worker_states.BatchWithState):
+            batch = worker_states.BatchWithState(batch, 0, None)
+        checksum = 0
+        if self._indexes is not None and self._indexes.drawn:
+            checksum = self._indexes.drawn.popleft()
+        self._history.add(batch, digest(batch.batch) if self._reads else checksum)
+        return batch.batch
 
     def leave(self) -> None:
         """End the running or restored pass here; the next ``iter()`` starts a new one."""
@@ -408,10 +461,9 @@ class ResumableLoader:
         self._ended()
 
     def _ended(self) -> None:
-        self._epoch = self._epoch + 1
+        self._epoch += 1
         self._running = False
-        self._fetched = 0
-        self._least = 0
+        self._fetched = self._least = 0
         self._fetches.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -421,17 +473,16 @@ class ResumableLoader:
         batch = self.batch
         record: dict[str, Any] = {
             "now": _saved(GeneratorStates.now(self._generators)),
-            "world": _world(),
+            "world": world_size(),
             "batch_size": _batch_size(self.loader),
             "num_workers": self._workers,
         }
         if self._running:
             start = self._start_of(batch)
             states, _ = self._history.at(batch if self._stateful else start)
+            ahead = []
             if self._fetched > batch:
-                ahead = list(self._fetches)[-(self._fetched - batch) :]
-            else:
-                ahead = []
+                ahead = list(self._fetches)[batch - self._fetched :]
             record |= {
                 "began": _saved(self._began),
                 "first": _saved(self._first),
@@ -471,24 +522,19 @@ class ResumableLoader:
         return copy.deepcopy(self._copy.state_dict())  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a position with the next ``iter()``.
-
-        Raises CheckpointError: it is no position of a loader.
-        """
+        """Continue from a position with the next ``iter()``. Raises CheckpointError: it is none."""
         try:
             epoch = int(state_dict["epoch"])
             batch = int(state_dict["batch"])
             record = unpack(state_dict["record"])
             resume = _Resume.of(batch, record)
         except Exception as error:  # unpickling may raise anything
-            reason = (str(error).splitlines() or [""])[0]
-            raise CheckpointError(
-                f"this is no position of a data loader: {type(error).__name__}: {reason}"
-            ) from error
+            text = f"this is no position of a data loader: {_shown(error)}"
+            raise CheckpointError(text) from error
         resume.order = record.get(self._order_key)
         if not batch and is_hugging_face(self.loader.dataset):
             resume.own = None  # until it yields, it has the state of the last pass's end
-        world = _world()
+        world = world_size()
         size = _batch_size(self.loader)
         workers = self._workers
         before = record["world"]
@@ -527,14 +573,12 @@ class ResumableLoader:
                 size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
             batch = resume.batch = batch * had * before // (size * world)
-            resume.own = None
-            resume.order = None
+            resume.own = resume.order = None
             resume.workers = {}
             resume.ahead = ()
         if before != world:
             resume.alone = True
-            resume.made = None
-            resume.dataset = None
+            resume.made = resume.dataset = None
         if batch and (self._missing or (self._stateful and resume.own is None)):
             name = type(self.loader.dataset).__name__
             reason = (
@@ -553,20 +597,15 @@ class ResumableLoader:
             restore_counters(self.loader, {**self._initial_counters, **record["counters"]})
         self._epoch = epoch
         self._running = False
-        self._fetched = 0
-        self._least = 0
+        self._fetched = self._least = 0
         self._resume = resume
         self._restored = dict(state_dict)
         self._copy = self._made = self._indexes = None
         self._history.begin(0, {})
 
     def _changed_counters(self) -> dict[str, int]:
-        counters = counters_of(self.loader)
-        return {
-            key: value
-            for key, value in counters.items()
-            if self._initial_counters.get(key) != value
-        }
+        now = counters_of(self.loader)
+        return {key: n for key, n in now.items() if self._initial_counters.get(key) != n}
 
     @property
     def _workers(self) -> int:
@@ -581,33 +620,23 @@ class ResumableLoader:
 
 @dataclass
 class _Resume:
-    """Where a pass continues, and the random states of moments in it.
+    """Where a pass continues, and the random states of moments in it."""
 
-    Attributes:
-        now: of the version. inside: whether a pass had started. made, began, first: when the
-            workers were made, the sampler's iterator was, and it drew first.
-        ahead: before each of the first batches. workers: of each worker. order: checksum of all
-        batches before. own, dataset: the states of a loader, or a dataset, that has some.
-        alone: the version is of another number of ranks, so its global random states are not this
-            rank's.
-    """
-
-    now: GeneratorStates
+    now: GeneratorStates  # of the version
     batch: int = 0
-    inside: bool = False
-    made: GeneratorStates | None = None
-    began: GeneratorStates | None = None
-    first: GeneratorStates | None = None
-    order: int | None = None
+    inside: bool = False  # a pass had started
+    made: GeneratorStates | None = None  # when the workers were made
+    began: GeneratorStates | None = None  # when the sampler's iterator was made
+    first: GeneratorStates | None = None  # when that drew first
+    order: int | None = None  # checksum of all batches before
     workers: Mapping[int, bytes] = field(default_factory=dict)
-    ahead: Sequence[GeneratorStates] = ()
-    own: Any = None
-    dataset: Any = None
-    alone: bool = False
+    ahead: Sequence[GeneratorStates] = ()  # before each of the first batches
+    own: Any = None  # the loader's state, if it has one
+    dataset: Any = None  # and the dataset's
+    alone: bool = False  # of another number of ranks: the global states are not this rank's
 
     @classmethod
     def of(cls, batch: int, record: Mapping[str, Any]) -> _Resume:
-        """From a record."""
         resume = cls(_loaded(record["now"]), batch, inside="began" in record)
         for moment in ("made", "began", "first"):
             if record.get(moment) is not None:
@@ -620,8 +649,6 @@ class _Resume:
 
 
 class _Pass(Iterator[Any]):
-    """One pass over the data."""
-
     def __init__(
         self, owner: ResumableLoader, found: Iterator[Any], resume: _Resume, *, silent: bool = False
     ) -> None:
@@ -633,11 +660,9 @@ class _Pass(Iterator[Any]):
         self._over = False
 
     def __next__(self) -> Any:
-        """The next batch."""
         if self._over:
             raise StopIteration
-        # The version had these batches already: random states are those before each, and then those
-        # of the version.
+        # The version had these batches: random states are those before each, then its own.
         again = bool(self._ahead)
         if again:
             restore(self._ahead.popleft().shared)
@@ -653,10 +678,6 @@ class _Pass(Iterator[Any]):
 _END = object()
 
 
-def _nothing() -> None:
-    """No checkpointer is there."""
-
-
 def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
     """A call through a weak reference: workers freed with a cycle never get an order to end."""
     found = weakref.WeakMethod(method)
@@ -669,21 +690,17 @@ def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
     return call
 
 
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 def _length_of(loader: DataLoader[Any]) -> int | None:
-    """Batches of a pass; None where they are not known beforehand."""
     if isinstance(loader.dataset, IterableDataset):
         return None
     try:
         return len(loader)
     except TypeError:  # a sampler without a length
         return None
-
-
-def _world() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
-    return 1
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:

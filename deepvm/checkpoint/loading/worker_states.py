@@ -1,7 +1,5 @@
 """What loader workers and the sampler have drawn, per batch, so that both can resume there."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,10 +11,7 @@ from deepvm.checkpoint.loading.random_states import packed, restore
 
 
 class BatchWithState(NamedTuple):
-    """A batch as it leaves a worker: with its random states after it, None if it drew nothing.
-
-    A named tuple, because the loader's thread that pins memory looks into those.
-    """
+    """A worker's batch, and its random states if changed; the pinning thread knows named tuples."""
 
     batch: Any
     worker: int
@@ -27,12 +22,10 @@ class Collate:
     """Marks what the loader's own function returns in a worker."""
 
     def __init__(self, inner: Callable[[Any], Any]) -> None:
-        """Wrap it."""
         self._inner = inner
         self._last = b""
 
     def __call__(self, samples: Any) -> Any:
-        """The batch of these samples, marked if this is a worker."""
         batch = self._inner(samples)
         worker = get_worker_info()
         if worker is None:
@@ -47,12 +40,10 @@ class StartWorker:
     """Starts a worker as the loader does, and puts its random states back."""
 
     def __init__(self, inner: Callable[[int], None] | None, states: Mapping[int, bytes]) -> None:
-        """Wrap it."""
         self._inner = inner
         self._states = dict(states)
 
     def __call__(self, worker: int) -> None:
-        """Called in each worker when it starts."""
         if self._inner is not None:
             self._inner(worker)
         if worker in self._states:
@@ -63,28 +54,21 @@ class Indexes:
     """The loader's sampler of batches, which may begin at a later one."""
 
     def __init__(self, inner: Any, begins: Callable[[], None], first: Callable[[], None]) -> None:
-        """Wrap it.
-
-        ``begins``, ``first``: called before the sampler's iterator is made, and before it draws
-        first.
-        """
+        """``begins``, ``first``: called before the iterator is made, and before it draws."""
         self._inner = inner
         self._begins = begins
         self._first = first
         self.skip = self.known = 0
+        # Called with the checksum of what was skipped, before anything else is drawn
         self.skipped: Callable[[int], None] = lambda crc: None
-        """Called with the checksum of what was skipped, before anything else is drawn."""
+        # Called with the checksum of the first ``known`` ones
         self.compare: Callable[[int], None] = lambda crc: None
-        """Called with the checksum of the first ``known`` ones."""
-        self.drawn: deque[int] = deque()
-        """Checksums of what was drawn and not yet delivered."""
+        self.drawn: deque[int] = deque()  # Checksums of what was drawn and not yet delivered
 
     def __len__(self) -> int:
-        """As many as there are in a whole pass."""
         return len(self._inner)
 
     def __iter__(self) -> Iterator[Any]:
-        """Draw without the skipped batches, when and how the inner sampler does."""
         self._begins()
         return self._run(iter(self._inner))
 
@@ -93,7 +77,7 @@ class Indexes:
         self._first()
         count = crc = 0
         for count, index in enumerate(indexes, start=1):
-            checksum = _checksum(index)
+            checksum = crc32(repr(index).encode())
             crc = mixed(crc, checksum)
             if count == self.known:
                 self.compare(crc)
@@ -111,10 +95,6 @@ def mixed(crc: int, one: int) -> int:
     return crc32(one.to_bytes(4, "little"), crc)
 
 
-def _checksum(index: Any) -> int:
-    return crc32(repr(index).encode())
-
-
 class History:
     """Random states of the workers and the checksum of the order, for the newest batches."""
 
@@ -126,29 +106,25 @@ class History:
         self._newer: deque[tuple[BatchWithState, int]] = deque()
 
     def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
-        """A pass continues with this batch."""
         self._states = dict(states)
         self._crc = 0
         self._batch = batch
         self._newer.clear()
 
     def skipped(self, crc: int) -> None:
-        """The checksum of all before that batch."""
         self._crc = crc
 
     def add(self, batch: BatchWithState, checksum: int) -> None:
-        """One batch more; only its marks are kept."""
         # Without the batch, whose tensors would stay in memory.
         self._newer.append((BatchWithState(None, batch.worker, batch.state), checksum))
         if len(self._newer) > self._kept:
             (_, worker, state), oldest = self._newer.popleft()
             self._crc = mixed(self._crc, oldest)
-            self._batch = self._batch + 1
+            self._batch += 1
             if state is not None:
                 self._states[worker] = state
 
     def at(self, batch: int) -> tuple[dict[int, bytes], int]:
-        """States and checksum before this batch."""
         states = dict(self._states)
         crc = self._crc
         for (_, worker, state), checksum in list(self._newer)[: batch - self._batch]:
@@ -159,5 +135,4 @@ class History:
 
     @property
     def newest(self) -> dict[int, bytes]:
-        """The states after all batches that were delivered."""
         return self.at(self._batch + len(self._newer))[0]

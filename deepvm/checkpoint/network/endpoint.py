@@ -37,10 +37,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, option: str = "address") -> Address:
-        """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``.
-
-        Raises RequestError for ``option``.
-        """
+        """``HOST:PORT``, ``tcp://...`` or ``tcps://...``. Raises RequestError for ``option``."""
         match = _ADDRESS.fullmatch(text)
         # An empty or too long part: looking it up would raise it too
         with contextlib.suppress(UnicodeError):
@@ -83,7 +80,6 @@ class Address:
             raise
 
     def listen(self, *, secure: bool = False) -> TcpListener:
-        """Accept peers there, who must speak TLS if ``secure``. Raises CheckpointError."""
         try:
             return TcpListener(self, secure)
         except OSError as error:
@@ -96,7 +92,6 @@ class TcpListener:
     """A listening socket; ``endpoint`` is where."""
 
     def __init__(self, address: Address, secure: bool) -> None:
-        """Listen at an address of this machine; port 0 picks one. Raises OSError."""
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -109,15 +104,10 @@ class TcpListener:
         self.endpoint = Address(host, port, secure)
 
     def accept(self) -> tuple[socket.socket, str]:
-        """Wait for a peer: its connection, and its name for the log.
-
-        Raises OSError: closed, or no room.
-        """
         sock, where = self._socket.accept()
         return sock, f"{where[0]}:{where[1]}"
 
     def deserted(self) -> bool:
-        """Whether no possible peer is left; on a network one may always come."""
         return False
 
     def shut(self) -> None:
@@ -140,7 +130,7 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK`` or ``mpi://`` (the last). Collective. Raises RequestError."""
+        """``mpi://RANK``, or ``mpi://`` for the last. Collective. Raises RequestError."""
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size
@@ -151,7 +141,6 @@ class MpiEndpoint:
 
     @classmethod
     def here(cls) -> MpiEndpoint:
-        """This process; collective as :meth:`parse`."""
         return cls(carrier().rank)
 
     @property
@@ -162,11 +151,9 @@ class MpiEndpoint:
         return self.url
 
     def open(self, limit_s: float) -> socket.socket:
-        """Connect; only using the socket shows whether a node serves there. Raises OSError."""
         return carrier().connect(self.rank)
 
     def listen(self, *, secure: bool = False) -> MpiListener:
-        """Accept streams of other processes. Raises RequestError: ``secure``."""
         if secure:
             raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
         return MpiListener(carrier())

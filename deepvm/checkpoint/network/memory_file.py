@@ -1,8 +1,6 @@
-"""A trainer's checkpoint in memory that a memory node on the same machine reads by itself.
+"""A trainer's checkpoint in an anonymous file that a memory node on the same machine reads.
 
-Over TCP each byte is copied twice, by processors that the training needs as well. Here the trainer
-names an anonymous file (``memfd_create``) which its memory maps, and the node reads it by way of
-the trainer's entry in ``/proc``: for that both need the same user and the same process namespace.
+It does so through the trainer's entry in ``/proc``: same user, same process namespace.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ class MemoryFile(mmap.mmap):
     _free: weakref.finalize[..., MemoryFile]
 
     def __new__(cls, size: int) -> MemoryFile:
-        """Reserve address space; memory is taken where it is written to."""
         name = f"deepvm-{secrets.token_hex(16)}"
         file = os.memfd_create(name)
         try:
@@ -47,13 +44,11 @@ class MemoryFile(mmap.mmap):
         return memory
 
     def close(self) -> None:
-        """Free the memory. Raises BufferError: something in this process still uses it."""
         super().close()
         self._free()
 
 
 def _free(file: int, process: int) -> None:
-    """Free the memory of a file that nothing in this process maps."""
     # A forked process has not made it, and may have another file of this number by now
     if os.getpid() == process:
         os.ftruncate(file, 0)  # the node may still have it open
@@ -94,7 +89,6 @@ def location_of(image: memoryview) -> Mapping[str, Any] | None:
 
 @functools.cache
 def _device() -> int:
-    """The device number of the kernel's files in memory, which no other files have."""
     file = os.memfd_create("deepvm")
     try:
         return os.fstat(file).st_dev
@@ -106,21 +100,18 @@ class TrainerMemory:
     """The memory file of a trainer, open for reading."""
 
     def __init__(self, file: int) -> None:
-        """Own the file descriptor."""
         self._file = file
 
     @classmethod
     def open(cls, location: object) -> TrainerMemory | None:
-        """The file at a location that a peer sent; None: there is no such file here.
-
-        Only who made a memory file knows its name, so a peer cannot have other files read.
-        """
+        """The file at a location that a peer sent; None: there is no such file here."""
         match location:
             case {"process": int(process), "file": int(file), "name": str(name)}:
                 if not _NAME.fullmatch(name):
                     return None
             case _:
                 return None
+        # Only who made a memory file knows its name, so a peer cannot have other files read
         link = f"/memfd:{name} (deleted)"
         try:
             # A handle first: to open a device for reading may already do something
@@ -139,10 +130,7 @@ class TrainerMemory:
         return None
 
     def reader(self, view: memoryview, start: int, step: int) -> Callable[[int], None]:
-        """A function that fills ``view`` in steps until so many bytes of it are there.
-
-        ``start``: where its bytes are in the file. The function raises BrokenError: they are gone.
-        """
+        """A function that fills ``view`` from ``start`` of the file until so much is there."""
         done = 0
 
         def read(end: int) -> None:
@@ -157,5 +145,4 @@ class TrainerMemory:
         return read
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)

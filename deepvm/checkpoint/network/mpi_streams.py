@@ -1,13 +1,7 @@
 """Byte streams between processes of one ``mpirun``: local sockets, carried by one thread.
 
-So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI
-calls for checkpoints from one thread. Only point-to-point messages on our own communicator are
-used: when a process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets
-of a dead peer do, and all others continue, without revoking or shrinking anything. Without ``mpirun
---with-ft ulfm`` Open MPI ends every process when one is killed.
+Without ``mpirun --with-ft ulfm`` Open MPI ends every process when one is killed.
 """
-
-from __future__ import annotations
 
 import atexit
 import contextlib
@@ -49,19 +43,17 @@ class _Stream:
     """One end of a stream; only the carrier's thread touches it."""
 
     def __init__(
-        self, carrier: MpiTransport, peer: int, number: int, sock: socket.socket, *, opener: bool
+        self, carrier: "MpiTransport", peer: int, number: int, sock: socket.socket, *, opener: bool
     ) -> None:
         self.key = (peer, number, opener)
         self._carrier = carrier
         self._comm = carrier.comm
         self._peer = peer
         self._sock = sock
-        if opener:
-            self._out_tag, self._in_tag = (2 * number, 2 * number + 1)
-        else:
-            self._out_tag, self._in_tag = (2 * number + 1, 2 * number)
+        self._out_tag = 2 * number + (not opener)
+        self._in_tag = 2 * number + opener
         # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written
-        # to freed memory.
+        # to freed memory
         self._out = carrier.memory(_BUFFER)
         self._in = carrier.memory(_BUFFER)
         self._sending: Any = None
@@ -79,10 +71,7 @@ class _Stream:
         return self.all_sent and self._received_end and not self._undelivered
 
     def step(self) -> bool:
-        """Do what is possible now; returns whether anything was.
-
-        Raises MPI's errors if the peer is dead.
-        """
+        """Returns whether anything was possible. Raises MPI's errors if the peer is dead."""
         moved = self._receive()
         return self._send() or moved
 
@@ -140,20 +129,19 @@ class _Stream:
         return True
 
     def reset(self) -> None:
-        """The peer reads no more: close the local side."""
         self._hang_up()
         self._discards = True
         self._undelivered = memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
-        """The events of the local socket that would let this continue."""
-        reads = self._sending is None and not self._sent_end
-        return self._sock, (select.POLLIN if reads else 0) | (
-            select.POLLOUT if self._undelivered else 0
-        )
+        events = 0
+        if self._sending is None and not self._sent_end:
+            events |= select.POLLIN
+        if self._undelivered:
+            events |= select.POLLOUT
+        return self._sock, events
 
     def drop(self) -> None:
-        """Close the local end; memory that MPI may still use stays."""
         self._hang_up()
         for request, memory in ((self._sending, self._out), (self._receiving, self._in)):
             if request is None:
@@ -167,13 +155,9 @@ class _Stream:
 
 
 class MpiTransport:
-    """The thread behind all streams of this process, and what it knows of the other ranks.
-
-    ``opened`` gets the streams that others open; None: they are refused.
-    """
+    """The thread behind all streams of this process, and what it knows of the other ranks."""
 
     def __init__(self, comm: Any, mpi: Any) -> None:
-        """Start the thread; ``comm`` is ours alone, with errors returned."""
         self.comm = comm
         self.byte = mpi.BYTE
         self.status = mpi.Status()
@@ -185,6 +169,7 @@ class MpiTransport:
         self._work: deque[Callable[[], None]] = deque()
         self._number = 0
         self._lock = threading.Lock()
+        # Streams that others open; None: they are refused
         self.opened: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
         self._gone: set[int] = set()
         self._nodes: set[int] = set()
@@ -198,10 +183,7 @@ class MpiTransport:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another, maybe starting process; it ends at once if none serves there.
-
-        Raises OSError: that process has ended or died, or this thread has.
-        """
+        """A stream to another, maybe starting process; it ends at once if none serves there."""
         if peer not in self._awaited:
             self._wait(lambda: peer in self._gone | self._nodes, _START_S)
         if peer in self._gone:
@@ -222,7 +204,7 @@ class MpiTransport:
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
-        """Let others open streams here: they arrive in a queue, with the opener's rank."""
+        """The queue of streams that others open from now on, with the opener's rank."""
         self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
         self._work.append(lambda: self._send_controls(_SERVE))
         return opened
@@ -233,7 +215,6 @@ class MpiTransport:
         return (alone and self.size > 1) or not self._thread.is_alive()
 
     def send_control(self, peer: int, kind: int, number: int = 0) -> None:
-        """Send a message about a stream; does nothing for a dead process."""
         message = _MESSAGE.pack(kind, number)
         with contextlib.suppress(self._mpi.Exception):
             self._controls.append((self.comm.Isend(message, peer, _CONTROL), message))
@@ -243,7 +224,6 @@ class MpiTransport:
             self.send_control(peer, kind)
 
     def close(self) -> None:
-        """Flush all streams, say good-bye and stop, without waiting for what others still send."""
         self._wait(
             lambda: (
                 not self._work and all(stream.all_sent for stream in list(self._streams.values()))
@@ -355,11 +335,7 @@ class MpiTransport:
 
 
 def carrier() -> MpiTransport:
-    """The transport of this process; the first call is collective over ``mpirun``.
-
-    Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all
-    processes have made the call within a minute.
-    """
+    """This process's transport; collective at first. Raises MissingExtraError, CheckpointError."""
     with _MAKING:
         return _made()
 
@@ -373,7 +349,7 @@ def _made() -> MpiTransport:
     world: Any = MPI.COMM_WORLD
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise CheckpointError(
-            "mpi://: MPI was initialised without threads; leave mpi4py.rc.thread_level at"
+            "mpi://: MPI was initialized without threads; leave mpi4py.rc.thread_level at"
             " 'multiple'"
         )
     if world.Get_size() > 1 and os.environ.get(_ULFM) != "1":

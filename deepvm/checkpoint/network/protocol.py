@@ -1,15 +1,12 @@
 """The protocol of trainers and memory nodes: frames over a byte stream, mutual token proof.
 
 A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes
-(layouts and manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary, followed by the
-payload. Payloads are sent from and received into their final place; nothing is ever unpickled.
+(layouts and manifests), or for ``DATA`` an offset, a length and a CRC-32, followed by the payload.
+Nothing is ever unpickled.
 
-The proof is HMAC-SHA256 over both sides' nonces, each side with its own label. It keeps strangers
-out, but neither encrypts nor protects what follows from changes on the way: use TLS on shared
-networks.
+The proof is HMAC-SHA256 over both sides' nonces, each side with its own label. It neither encrypts
+nor protects what follows from changes on the way: use TLS on shared networks.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -36,11 +33,15 @@ MOST_DOCUMENT = 64 * 2**20  # bytes of a layout or a manifest
 _MOST_STRANGER = 512  # bytes of a body before the proof
 PROOF_S = 10.0  # for the whole proof of both sides
 FRAME_S = 30.0  # for a frame that has started: to arrive, or to be accepted by the other side
+_DRAIN_S = 0.5
 
 _MAGIC = b"DVM1"
 _HEADER = struct.Struct("!4sBI")
 _DATA = struct.Struct("!QII")
 _NONCE = 32
+
+
+Body = Mapping[str, Any]  # A JSON object
 
 
 class Kind(IntEnum):
@@ -78,8 +79,7 @@ class RequestRefused(CheckpointError):
     """The other side refused, for good."""
 
     def __init__(self, code: str, message: str) -> None:
-        """``code``: token, full, session, stale, layout, request, gone, stopping or internal."""
-        self.code = code
+        self.code = code  # token, full, session, stale, layout, request, gone, stopping, internal
         super().__init__(message)
 
 
@@ -89,14 +89,13 @@ class BrokenError(ConnectionError):
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame without payload. ``raw``: its body."""
+    """A frame without payload."""
 
     kind: Kind
     raw: bytes
 
     @property
-    def body(self) -> Mapping[str, Any]:
-        """The body as JSON object. Raises BrokenError."""
+    def body(self) -> Body:
         try:
             found = json.loads(self.raw) if self.raw else {}
         except (ValueError, RecursionError):
@@ -107,7 +106,7 @@ class Frame:
 
 
 class DataHeader(NamedTuple):
-    """The binary part of a ``DATA`` frame: where the payload belongs, in bytes, and its CRC-32."""
+    """Where the payload of ``DATA`` belongs, in bytes, and its CRC-32."""
 
     offset: int
     length: int
@@ -122,24 +121,17 @@ class Channel:
         self._plain = not isinstance(sock, ssl.SSLSocket)
         self.within_machine = within_machine(sock)
 
-    def send(
-        self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S
-    ) -> None:
-        """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""
-        if isinstance(body, bytes):
-            raw = body
-        else:
-            raw = json.dumps(body, separators=(",", ":")).encode()
+    def send(self, kind: Kind, body: Body | bytes = b"", *, limit_s: float = FRAME_S) -> None:
+        raw = body
+        if not isinstance(raw, bytes):
+            raw = json.dumps(raw, separators=(",", ":")).encode()
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
 
     def send_data(
         self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S
     ) -> None:
-        """Send bytes of the file without copying them; ``label`` names the failpoint in the middle.
-
-        Raises OSError.
-        """
+        """Send bytes of the file without copying them; ``label`` names a failpoint."""
         size = len(payload)
         head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + size) + _DATA.pack(
             offset, size, crc32(payload)
@@ -152,26 +144,21 @@ class Channel:
     def send_range(
         self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S
     ) -> None:
-        """As :meth:`send_data`, to a node that reads the bytes from this process's memory."""
         head = _DATA.pack(offset, len(payload), crc32(payload))
         point(label)
         self.send(Kind.READ, head, limit_s=limit_s)
 
     def direct(self, seen: object) -> bool:
-        """Whether nothing stands between the two ends, which are on one machine.
-
-        ``seen``: the address of this end as the other one sees it. A proxy has another one.
-        """
+        """Whether it is one machine without a proxy; ``seen``: this end as the other sees it."""
         with contextlib.suppress(OSError, ValueError):  # a stream over MPI has no port
             host, port, *_ = self._socket.getsockname()
             return self._plain and self.within_machine and seen == f"{host}:{port}"
         return False
 
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
-        """Wait ``idle_s`` for a frame and then ``frame_s`` for the rest of its header.
+        """The next frame's kind and length, for the caller to check and read. Raises OSError.
 
-        Returns its kind, and how many bytes follow, which the caller must check and read. Raises
-        OSError.
+        Waits ``idle_s`` for it, then ``frame_s`` for the rest of its header.
         """
         view = memoryview(bytearray(_HEADER.size))
         self._socket.settimeout(max(idle_s, 0.001))
@@ -191,10 +178,7 @@ class Channel:
     def rest(
         self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S
     ) -> Frame:
-        """Read the body after a header.
-
-        Raises OSError: it has more than ``most`` bytes, or is too slow.
-        """
+        """Read the body after a header. Raises OSError: more than ``most`` bytes, or too slow."""
         if length > most:
             raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
         raw = bytearray(length)
@@ -202,14 +186,10 @@ class Channel:
         return Frame(kind, bytes(raw))
 
     def receive(self, *, idle_s: float, most: int = MOST_BODY) -> Frame:
-        """Read a frame other than ``DATA``. Raises OSError."""
         return self.rest(*self.header(idle_s=idle_s), most=most)
 
     def data_header(self, length: int, *, payload: bool = True) -> DataHeader:
-        """Read the binary part of a frame that ``payload`` follows: ``DATA``, else ``READ``.
-
-        Raises OSError: its length is wrong, or more than a chunk.
-        """
+        """The binary part of a frame that ``payload`` follows: ``DATA``, else ``READ``."""
         view = memoryview(bytearray(_DATA.size))
         if length < _DATA.size:
             raise BrokenError(f"DATA of {length} bytes")
@@ -223,7 +203,6 @@ class Channel:
         return header
 
     def read_into(self, view: memoryview, *, limit_s: float) -> None:
-        """Fill ``view`` with the next bytes. Raises OSError: they did not come in time."""
         deadline = time.monotonic() + limit_s
         self._socket.settimeout(max(limit_s, 0.001))
         done = 0
@@ -237,10 +216,7 @@ class Channel:
                 raise BrokenError("the other side is too slow")
 
     def reader(self, view: memoryview, step: int, *, limit_s: float) -> Callable[[int], None]:
-        """A function that fills ``view`` in steps until so many bytes of it are there.
-
-        Raises as :meth:`read_into`.
-        """
+        """A function that fills ``view`` in steps until so many bytes of it are there."""
         done = 0
         deadline = time.monotonic() + limit_s
 
@@ -274,19 +250,18 @@ class Channel:
         except (OSError, ValueError):
             return True
 
-    def close_gracefully(self, limit_s: float = 0.5) -> None:
+    def close_gracefully(self) -> None:
         """Close without a reset: drain unread bytes so that the peer still gets what was sent."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + _DRAIN_S
         with contextlib.suppress(OSError, ValueError):
             self._socket.shutdown(socket.SHUT_WR)
-            self._socket.settimeout(limit_s)
+            self._socket.settimeout(_DRAIN_S)
             sink = bytearray(2**16)
             while time.monotonic() < deadline and self._socket.recv_into(sink):
                 pass
         self.close()
 
     def abort(self) -> None:
-        """Make every call that waits on this connection fail."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -319,17 +294,14 @@ def within_machine(sock: socket.socket) -> bool:
 
 
 def job_key(token: bytes, job: str) -> bytes:
-    """The secret of a job, derived from the node's token (see ``network.token``)."""
+    """The secret of a job, derived from the node's token."""
     return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
 
 
 def admit(channel: Channel, token: bytes) -> str:
-    """The node's half of the proof.
+    """The node's half of the proof; returns the job whose secret the other side knows, or "".
 
-    Returns the job whose secret the other side knows, empty for the token itself.
-
-    Raises Refused: the other side does not know the token. OSError: it is silent, or speaks another
-    protocol.
+    Raises RequestRefused: it knows none. OSError: it is silent, or speaks another protocol.
     """
     deadline = time.monotonic() + PROOF_S
     nonce = secrets.token_bytes(_NONCE)
@@ -346,11 +318,7 @@ def admit(channel: Channel, token: bytes) -> str:
 
 
 def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
-    """The trainer's half of the proof; ``job``: whose secret ``token`` is.
-
-    Raises Refused: the node refuses the token, or does not know it itself. OSError: as
-    :func:`admit`.
-    """
+    """The trainer's half; ``job``: whose secret ``token`` is. Raises RequestRefused, OSError."""
     deadline = time.monotonic() + limit_s
     theirs, _, _ = _proof(channel, Kind.CHALLENGE, deadline)
     nonce = secrets.token_bytes(_NONCE)
@@ -364,7 +332,6 @@ def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float =
 
 
 def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes, str]:
-    """Nonce, MAC and job in the next frame, empty where it has none."""
     left_s = deadline - time.monotonic()
     found, length = channel.header(idle_s=left_s, frame_s=left_s)
     frame = channel.rest(found, length, most=_MOST_STRANGER, limit_s=deadline - time.monotonic())

@@ -1,4 +1,1 @@
-"""The memory node: keeps checkpoints in memory on an on-demand VM, and flushes them to disk.
-
-It moves and checks bytes without knowing what they mean: no torch, no numpy, no pickle.
-"""
+"""The memory node keeps checkpoints and flushes them to disk, without torch, NumPy or pickle."""

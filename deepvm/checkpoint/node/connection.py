@@ -1,20 +1,23 @@
 """A peer of the node: the proof that it knows the token, then its requests in order."""
 
-from __future__ import annotations
-
 import logging
+import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
 from deepvm.checkpoint.files.file_names import check_job, whole_job
-from deepvm.checkpoint.format.crc_combine import HASHED_BYTES, CrcPiece, total
+from deepvm.checkpoint.format.checksums import HASHED_BYTES, CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.memory_file import TrainerMemory
 from deepvm.checkpoint.network.protocol import (
     FRAME_S,
     MOST_BODY,
+    Body,
     BrokenError,
     Channel,
     Frame,
@@ -22,7 +25,6 @@ from deepvm.checkpoint.network.protocol import (
     RequestRefused,
     admit,
 )
-from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
 from deepvm.checkpoint.node.versions import Reservation, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -39,29 +41,55 @@ _LONGEST_PROBLEM = 300
 _ROLES = ("sender", "reader", "status")
 
 
-class Connection:
-    """A peer, in a thread of its own; once it has sent ``HELLO`` as one, also a :class:`Sender`."""
+class Refusals:
+    """A log with one line of a kind in ``window_s``: a refusal, or a count of those since."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        token: bytes,
-        peer: str,
-        registry: VersionRegistry,
-        store: Store | None,
-        refusals: Refusals,
-        metrics: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        """Own the channel; ``peer``: its address, for the log; ``metrics`` answers ``STATUS``."""
-        self._channel = channel
-        self._token = token
-        self.peer = peer
-        self.abort = channel.abort
-        self.gone = channel.gone
-        self._registry = registry
-        self._store = store
-        self._refusals = refusals
-        self._metrics = metrics
+    def __init__(self, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._unlogged: dict[str, tuple[int, str]] = {}  # how many, and the last
+        self._lock = threading.Lock()
+
+    def tell(self, kind: str, peer: str, reason: str) -> bool:
+        with self._lock:
+            if self._clock() < self._since.get(kind, -math.inf) + self._window_s:
+                count, _ = self._unlogged.get(kind, (0, ""))
+                self._unlogged[kind] = count + 1, f"{peer}: {reason}"
+                return False
+            self._sum_up(kind)
+            self._since[kind] = self._clock()
+        _LOG.warning("%s: refused: %s", peer, reason)
+        return True
+
+    def sum_up(self) -> None:
+        with self._lock:
+            for kind in list(self._unlogged):
+                self._sum_up(kind)
+
+    def _sum_up(self, kind: str) -> None:
+        count, last = self._unlogged.pop(kind, (0, ""))
+        if count:
+            text = "%d more were refused in %.0f s, the last of them %s"
+            _LOG.warning(text, count, self._clock() - self._since[kind], last)
+            self._since[kind] = self._clock()
+
+
+@dataclass(eq=False, repr=False)  # not the token
+class Connection:
+    """A peer in its own thread; after a sender's ``HELLO`` also a :class:`Sender`."""
+
+    _channel: Channel
+    _token: bytes
+    peer: str
+    _registry: VersionRegistry
+    _store: Store | None
+    _refusals: Refusals
+    _metrics: Callable[[], Body]
+
+    def __post_init__(self) -> None:
+        self.abort = self._channel.abort
+        self.gone = self._channel.gone
         self.job = self.session = self.digest = self._role = self._token_job = ""
         self.world = 1
         self.rank = 0
@@ -71,7 +99,6 @@ class Connection:
         self._memory: TrainerMemory | None = None
 
     def run(self, proven: Callable[[], None]) -> None:
-        """Serve until the peer leaves or breaks the protocol; ``proven`` may raise Refused."""
         try:
             self._token_job = admit(self._channel, self._token)
             proven()
@@ -96,16 +123,13 @@ class Connection:
             self._channel.close()
 
     def _forget_memory(self) -> None:
-        """Let the trainer's memory go, which may be freed only now."""
+        """The trainer may free its memory only after this."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
 
     def _refuse(self, code: str, reason: Exception | str) -> bool:
-        """Tell the peer why, if it still listens, and the log at a limited rate.
-
-        Returns whether it was logged.
-        """
+        """Tell the peer why, if it still listens; returns whether it was logged."""
         message = str(reason)[:_LONGEST_PROBLEM]
         logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
@@ -150,28 +174,28 @@ class Connection:
             self.world = _whole(body, "world", 1, 4096)
             self.rank = _whole(body, "rank", 0, self.world - 1)
             self._reservation = None
-            if "epoch" in body:
-                self.epoch = _whole(body, "epoch")
-            else:
-                self.epoch = 0
+            self.epoch = _whole(body, "epoch", default=0)
             if self.epoch:
                 self._begin(self.job, self.epoch)
             known = self._registry.enter(self)
-        lacks = self._registry.lacks
-        lease_s = self._registry.lease_s
-        persists = self._registry.persists and not lacks
-        answer = {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s}
-        answer |= {"node": self._registry.identity, "peer": self.peer}
+        registry = self._registry
+        answer = {
+            "layout": known,
+            "persists": registry.persists and not registry.lacks,
+            "lacks": registry.lacks,
+            "lease_s": registry.lease_s,
+            "node": registry.identity,
+            "peer": self.peer,
+        }
         self._channel.send(Kind.WELCOME, answer)
 
     def _begin(self, job: str, epoch: int) -> None:
-        """A generation of a job speaks. Raises Refused: a newer one has started."""
         self._registry.begin(job, epoch, self._store.epoch(job) if self._store is not None else 0)
         if self._store is not None:
             self._store.begin(job, epoch)  # a node that is started again knows it from there
 
-    def _own(self, body: Mapping[str, Any]) -> str:
-        """The job that a peer asks for. Raises Refused: its token is that of another one."""
+    def _own(self, body: Body) -> str:
+        """The job of a request. Raises RequestRefused: the peer's token is that of another one."""
         job = check_job(_text(body, "job", 64))
         whole = whole_job(job)
         if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
@@ -194,9 +218,7 @@ class Connection:
         number = _whole(body, "version")
         attempt_id = _text(body, "put", 64)
         hold = _whole(body, "hold") if "hold" in body else None
-        attempt_number = 0
-        if "attempt" in body:
-            attempt_number = _whole(body, "attempt")
+        attempt_number = _whole(body, "attempt", default=0)
         self._reservation = None
         self._forget_memory()
         best = body.get("best") is True
@@ -218,7 +240,6 @@ class Connection:
         self._channel.send(Kind.CREDIT, {"version": number, "received": received, "memory": memory})
 
     def _data(self, length: int, *, shared: bool) -> None:
-        """Receive a piece; ``shared``: by reading it from the trainer's memory."""
         header = self._channel.data_header(length, payload=not shared)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
@@ -273,31 +294,29 @@ class Connection:
 
     def _list(self, frame: Frame) -> None:
         job = self._own(frame.body)
-        store = self._store
         if "epoch" in frame.body:
             self._begin(job, _whole(frame.body, "epoch"))
-        found = {m.version: m for m in (store.versions(job) if store is not None else ())}
+        found: dict[int, CommitRecord] = {}
+        damaged: list[list[Any]] = []
+        jobs = self._registry.complete_jobs()
+        if self._store is not None:
+            found = {m.version: m for m in self._store.versions(job)}
         found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
-        damaged = [
-            d for d in (store.damaged(job) if store is not None else ()) if d.version not in found
-        ]
-        rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
-        parts = [] if found else sorted(self._parts_of(job))
-        self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows, "parts": parts})
+        if self._store is not None:
+            gone = [d for d in self._store.damaged(job) if d.version not in found]
+            damaged = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in gone]
+        # Which parts of its versions are here, of how many nodes that share them
+        parts: list[tuple[int, int]] = []
+        if not found:
+            jobs |= self._store.jobs() if self._store is not None else set()
+            whole = filter(None, map(whole_job, jobs))
+            parts = sorted({(part, count) for name, part, count in whole if name == job})
+        answer = {"count": len(found), "damaged": damaged[:_MOST_DAMAGED], "parts": parts}
+        self._channel.send(Kind.VERSIONS, answer)
         for number in sorted(found, reverse=True):
             self._channel.send(Kind.MANIFEST, found[number].to_json())
 
-    def _parts_of(self, job: str) -> set[tuple[int, int]]:
-        """Which parts of a job's versions are here, of how many nodes that share them."""
-        names = self._registry.complete_jobs() | (
-            self._store.jobs() if self._store is not None else set()
-        )
-        return {
-            whole[1:] for whole in map(whole_job, names) if whole is not None and whole[0] == job
-        }
-
     def _aside(self, frame: Frame) -> None:
-        """Set versions on the disk aside; those in memory are replaced by what is sent next."""
         job = self._own(frame.body)
         numbers = frame.body.get("versions")
         if not isinstance(numbers, list) or not all(
@@ -356,7 +375,7 @@ class Connection:
             pass
         raise RequestRefused("gone", f"version {number} of {job!r} is not here")
 
-    _ANSWERS: ClassVar[Mapping[Kind, tuple[str, Callable[[Connection, Frame], None]]]] = {
+    _ANSWERS: "ClassVar[Mapping[Kind, tuple[str, Callable[[Connection, Frame], None]]]]" = {
         # kind: (role that may ask; empty: any, answer)
         Kind.HELLO: ("", _hello),
         Kind.PING: ("", lambda self, frame: self._channel.send(Kind.PONG)),
@@ -374,15 +393,17 @@ class Connection:
     }
 
 
-def _text(body: Mapping[str, Any], name: str, limit: int) -> str:
+def _text(body: Body, name: str, limit: int) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= limit:
         raise RequestError(name, type(value).__name__, f"a string of 1 to {limit} characters")
     return value
 
 
-def _whole(body: Mapping[str, Any], name: str, low: int = 0, high: int = 2**63 - 1) -> int:
-    value = body.get(name)
+def _whole(
+    body: Body, name: str, low: int = 0, high: int = 2**63 - 1, default: int | None = None
+) -> int:
+    value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(name, type(value).__name__, f"a whole number from {low} to {high}")
     return value

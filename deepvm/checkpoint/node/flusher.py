@@ -1,11 +1,7 @@
-"""Write complete versions to the store, oldest first, and delete what retention lets go.
+"""Write complete versions to the store, oldest first, and delete what retention drops.
 
-While none waits, a large one is written as it arrives, so that the disk has most of it when its
-last byte comes. This is given up for anything that needs the disk or the memory more; the version
-is then written once it is complete.
+While none waits, a large one is written as it arrives, unless anything needs disk or memory more.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
@@ -13,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc_combine import PieceSums
-from deepvm.checkpoint.node.eviction import VersionMemory
+from deepvm.checkpoint.format.checksums import PieceSums, seal
+from deepvm.checkpoint.format.manifest import NewVersion
+from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError
@@ -23,8 +19,7 @@ from deepvm.errors import CheckpointError
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
-# Failures in a row after which a job's senders need not wait for the disk; one may be an
-# accident
+# Failures in a row after which a job's senders need not wait for the disk
 _STUCK = 3
 LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
 _SILENCE_S = 1.0
@@ -32,13 +27,9 @@ _POLL_S = 0.004  # settling a piece wakes no thread: that would cost more than t
 
 
 class Flusher(threading.Thread):
-    """One thread.
+    """One thread. A version that cannot be written stays in memory and is retried later."""
 
-    A version that cannot be written stays in memory and is retried, after those of other jobs.
-    """
-
-    def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
-        """For ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
+    def __init__(self, memory: VersionRegistry, store: Store, *, keep: int, every: int = 0) -> None:
         super().__init__(name="deepvm-flusher", daemon=True)
         self._memory = memory
         self._store = store
@@ -70,16 +61,13 @@ class Flusher(threading.Thread):
                 self._note(version.job, done)
 
     def _retry_at(self, job: str) -> float:
-        """When a job is retried (monotonic): exponential backoff, shorter while the node stops."""
         failures, since = self._failed[job]
+        most = _LAST_RETRY_S
         if self._memory.stopping:
             most = _FIRST_RETRY_S
-        else:
-            most = _LAST_RETRY_S
         return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
 
     def _note(self, job: str, done: bool) -> None:
-        """Note whether a job's version could be written, and tell waiting senders."""
         failures, _ = self._failed.pop(job, (0, 0.0))
         if not done:
             self._failed[job] = failures + 1, time.monotonic()
@@ -89,11 +77,9 @@ class Flusher(threading.Thread):
             self._memory.disk_fails(job, "")
 
     def _write(self, version: Version) -> bool | None:
-        """Write a version.
-
-        Returns whether that worked, None if it was put off until it is complete.
-        """
+        """Whether that worked; None: put off until the version is complete."""
         begin = time.monotonic()
+        label = f"version {version.number} of {version.job}"
         partial = None
         try:
             if version.state is State.COMPLETE:
@@ -105,23 +91,12 @@ class Flusher(threading.Thread):
         except Exception as error:
             # Of any kind: the next version may work, and nothing else would report it
             if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
-                _LOG.info(
-                    "version %d of %s is written when it is complete: %s",
-                    version.number,
-                    version.job,
-                    error,
-                )
+                _LOG.info("%s is written when it is complete: %s", label, error)
                 return None
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
             trace = not isinstance(error, CheckpointError)
-            _LOG.error(
-                "version %d of %s stays in memory: %s",
-                version.number,
-                version.job,
-                error,
-                exc_info=trace,
-            )
+            _LOG.error("%s stays in memory: %s", label, error, exc_info=trace)
             return False
         took = time.monotonic() - begin
         self.times["flushed"] += 1
@@ -129,22 +104,17 @@ class Flusher(threading.Thread):
         self.times["longest_s"] = max(took, self.times["longest_s"])
         self.times["total_s"] += took
         self._memory.flushed(version)
-        _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
+        _LOG.info("%s is on disk, %.3f s", label, took)
         self._retain(version)
         return True
 
     def _put(self, version: Version, final: Iterable[int]) -> None:
         self._store.write(
-            version.image, version.job, version.number, final, lambda: version.manifest
+            NewVersion(version.image, version.job, version.number, final, lambda: version.manifest)
         )
 
     def _retain(self, version: Version) -> None:
-        """Delete a job's checkpoints that policy, peers and the latest writes do not need.
-
-        The last written are not the newest when a run starts again from an earlier version; they
-        were acknowledged a moment ago. Nodes with other parts of the same versions need what the
-        slowest of them has on its disk.
-        """
+        # The last written are not the newest when a run starts again from an earlier version.
         recent = self._recent.setdefault(version.job, [])
         if len(self._recent) > _MOST_JOBS:  # the first of them is long done
             del self._recent[next(iter(self._recent))]
@@ -175,23 +145,17 @@ class GivenUpError(CheckpointError):
 class PartialVersion:
     """The bytes of a version, from the first on, as they become final."""
 
-    def __init__(self, memory: VersionMemory, version: Version) -> None:
+    def __init__(self, memory: VersionRegistry, version: Version) -> None:
         self._memory = memory
         self._version = version
         self._renewed = version.renewed
         self._verified = 0
         self._pieces_read = 0
         self._sums = PieceSums(version.image)
-        self.complete_s = 0.0
+        self.complete_s = 0.0  # monotonic: when all bytes were final
 
     def final(self) -> Iterator[int]:
-        """Yield how many bytes from the start are final.
-
-        Once all are, ``complete_s`` is when that was, monotonic.
-
-        Raises GivenUpError: nothing arrives, it will not become complete, or a complete version
-        waits for the disk.
-        """
+        """Yield how many bytes are final. Raises GivenUpError: others need the disk more."""
         size = self._version.index.layout.size
         for end in seal(
             self._version.image, self._version.index.layout, ready=self._wait, summed=self._sums.of
@@ -207,7 +171,6 @@ class PartialVersion:
         yield size
 
     def _wait(self, end: int) -> None:
-        """Wait until the bytes below ``end`` are verified."""
         # Most of a thousand records; whether the bytes still count is asked at the end
         if end <= self._verified:
             return
@@ -216,11 +179,9 @@ class PartialVersion:
         with self._memory.changed:
             self._check()
             while self._verified < end:
-                complete = version.state is State.COMPLETE
-                if complete:
+                verified = version.reach(self._verified)
+                if version.state is State.COMPLETE:
                     verified = version.index.layout.size
-                else:
-                    verified = version.reach(self._verified)
                 if verified > self._verified:
                     self._verified = verified
                     last = time.monotonic()

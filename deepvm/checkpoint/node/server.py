@@ -1,67 +1,167 @@
 """The memory node's process: it listens, gives each peer a thread, and shuts down in order."""
 
-from __future__ import annotations
-
+import contextlib
 import logging
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
 
-from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.network.endpoint import Address, Endpoint, Listener
-from deepvm.checkpoint.network.protocol import PROOF_S, Channel, RequestRefused, tune
-from deepvm.checkpoint.node.connection import Connection
+from deepvm.checkpoint.network.protocol import PROOF_S, Body, Channel, RequestRefused, tune
+from deepvm.checkpoint.node.connection import Connection, Refusals
 from deepvm.checkpoint.node.flusher import Flusher
-from deepvm.checkpoint.node.metrics_server import MetricsServer
-from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import State
+from deepvm.checkpoint.tiers.base import kept
 from deepvm.checkpoint.tiers.registry import open_store
-from deepvm.errors import RequestError
+from deepvm.errors import CheckpointError, RequestError
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_MOST = 8  # Requests at a time; with more of them, the oldest is closed
+_SILENT_S = 5.0
+
+
+class MetricsServer(ThreadingMixIn, HTTPServer):
+    """Answers HTTP requests from a status; ``address``: where, with the port."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listen: Address, status: Callable[[], Body]) -> None:
+        self.status = status
+        self._lock = threading.Lock()
+        self._open = dict[socket.socket, None]()
+        try:
+            self.address_family, _, _, _, where = socket.getaddrinfo(
+                listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
+        except OSError as error:
+            problem = f"cannot listen there for --metrics: {error.strerror or error}"
+            raise CheckpointError(f"{listen}: {problem}") from error
+        host, port, *_ = self.socket.getsockname()
+        self.address = Address(host, port)
+        threading.Thread(target=self.serve_forever, name="deepvm-metrics", daemon=True).start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def server_bind(self) -> None:
+        """Bind without looking up this machine's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        oldest = None
+        with self._lock:
+            if len(self._open) >= _MOST:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+            self._open[request] = None
+        if oldest is not None:
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread ends, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            _LOG.exception("the metrics cannot be rendered")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    timeout = _SILENT_S
+    server_version = "deepvm"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "the metrics are at /metrics")
+            return
+        body = metrics_text(self.server.status()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class calls it so
+        """Log nothing."""
+
+
+def metrics_text(status: Body) -> str:
+    """A node's status (``deepvm.memory-node/1``) in Prometheus's text format."""
+    return str(_template().render(status))
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # noqa: S701  the text is no HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(escaped=lambda text: text.translate(_ESCAPES), number=_number)
+    return environment.get_template("metrics.txt.j2")
+
+
+def _number(value: float | str) -> str:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value).timestamp()
+    if value == int(value):
+        return str(int(value))
+    return repr(float(value))
+
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """How a node runs.
+    """How a node runs."""
 
-    Attributes:
-        listen: where; port 0 picks one. token: what its peers must know.
-        memory_bytes: for all versions together. persist: URL of the place for complete versions,
-        empty for memory only. keep, keep_every: versions of each job that stay there, see
-        :func:`deepvm.checkpoint.files.retention.kept`.
-        connections: the limit, and as many again that have not proved the token; with more of
-            those, the oldest is closed, so that silent ones cannot keep others out.
-        drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its
-        name. certificate, key: files for TLS, both or none.
-        shared: other nodes with this setting may write there too; no two of them versions of the
-            same job.
-        metrics: where Prometheus finds the status, without the token; None: nowhere.
-    """
-
-    listen: Endpoint
+    listen: Endpoint  # port 0 picks one
     token: bytes = field(repr=False)
     memory_bytes: int
-    persist: str = ""
-    keep: int = 2
+    persist: str = ""  # URL of the place for complete versions; empty: memory only
+    keep: int = 2  # versions of each job that stay there
     keep_every: int = 0
+    # And as many unproven ones; with more, the oldest is closed: silent ones keep no others out
     connections: int = 512
-    drain_s: float = 60.0
-    lease_s: float = 30.0
+    drain_s: float = 60.0  # the longest wait for the disk at the end
+    lease_s: float = 30.0  # how long a silent run keeps its name
     certificate: Path | None = None
     key: Path | None = None
-    shared: bool = False
-    metrics: Address | None = None
+    shared: bool = False  # other such nodes may write there, versions of other jobs
+    metrics: Address | None = None  # for Prometheus, without the token
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work. Raises RequestError."""
         if not self.token:
             raise RequestError("token", "", "a token; the node never runs without")
         if self.memory_bytes < 1:
@@ -79,7 +179,6 @@ class Node:
     """A memory node. ``start`` returns when it listens; ``stop`` when all is safe."""
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Prepare; nothing is opened yet. Raises RequestError for ``persist``."""
         self.settings = settings
         self.store = open_store(settings.persist)
         lacks = ""
@@ -114,7 +213,7 @@ class Node:
         self._ended = False
 
     def start(self) -> Endpoint:
-        """Open everything; returns where it listens, with the port. Raises CheckpointError."""
+        """Open everything; returns where it listens. Raises CheckpointError."""
         try:
             self._context = self._tls()
             if self.store is not None:
@@ -143,14 +242,10 @@ class Node:
         return self._listener.endpoint
 
     def deserted(self) -> bool:
-        """Whether no possible peer is left, so that the node may stop."""
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Flush what is complete, unless ``hurry`` (polled) is true, and close.
-
-        Returns how many are not on disk.
-        """
+        """Flush what is complete, unless ``hurry`` (polled); returns how many are not on disk."""
         with self.registry.changed:
             self.registry.stopping = True
             self.registry.changed.notify_all()
@@ -167,7 +262,7 @@ class Node:
         self._close()
         return left
 
-    def metrics(self) -> Mapping[str, Any]:
+    def metrics(self) -> Body:
         with self._lock:
             network = {
                 "connections": len(self._connections),
@@ -178,11 +273,8 @@ class Node:
             }
         registry = self.registry
         with registry.changed:
-            held = [
-                v
-                for j in registry.jobs.values()
-                for v in (*j.partial.values(), *j.complete.values())
-            ]
+            jobs = registry.jobs.values()
+            held = [v for j in jobs for v in (*j.partial.values(), *j.complete.values())]
             versions = [
                 {
                     "job": v.job,
@@ -204,7 +296,9 @@ class Node:
                 "used_slots": sum(v.slot is not None for v in held),
             }
             counts = dict(registry.counts)
-            waiting = len(registry.queue)
+            flush: dict[str, Any] = {"waiting": len(registry.queue)}
+        if self.flusher is not None:
+            flush |= self.flusher.times
         return {
             "schema_version": "deepvm.memory-node/1",
             "uptime_s": round(time.monotonic() - self._begin, 3),
@@ -212,10 +306,7 @@ class Node:
             "memory": memory,
             "versions": versions,
             "counts": counts,
-            "flush": {
-                "waiting": waiting,
-                **(self.flusher.times if self.flusher is not None else {}),
-            },
+            "flush": flush,
             "persist": self.store.url if self.store is not None else "",
             "volatile": self.store is None or self.store.volatile,
             **network,
@@ -266,8 +357,9 @@ class Node:
         )
         with self._lock:
             self._strangers[connection] = None
+            full = len(self._strangers) > self.settings.connections
             oldest = None
-            if len(self._strangers) > self.settings.connections:
+            if full:
                 oldest = next(iter(self._strangers))
         if oldest is not None:
             self._forget(oldest)
@@ -294,10 +386,6 @@ class Node:
             self._forget(connection)
 
     def _admit(self, connection: Connection) -> None:
-        """Count a peer that knows the token.
-
-        Raises Refused: there are too many, or the node has ended.
-        """
         with self._lock:
             self._strangers.pop(connection, None)
             if self._ended:

@@ -3,18 +3,18 @@
 One lock protects everything here; bytes move and checksums are made outside it.
 """
 
-from __future__ import annotations
-
+import mmap
+import secrets
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from itertools import chain
 
-from deepvm.checkpoint.format.crc_combine import CrcPiece, seal_by_parts
+from deepvm.checkpoint.format.checksums import CrcPiece, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, RequestRefused
-from deepvm.checkpoint.node.eviction import VersionMemory
+from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Body, RequestRefused
 from deepvm.checkpoint.node.versions import (
     Claim,
     Job,
@@ -26,6 +26,8 @@ from deepvm.checkpoint.node.versions import (
     Version,
 )
 
+_LEAST_SLOTS = 2  # the newest complete version stays while the next one arrives
+_PLENTY = 2  # complete versions of a job that stay while there is memory
 _MOST_LAYOUTS = 4  # of a job
 _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2  # layouts of the largest size that are kept at a time; most are much smaller
@@ -36,18 +38,245 @@ LEAST_PIECE = 4096
 MOST_MISSING = 1000
 _ABORT_S = 5.0
 _COMPLETING = "this version is being completed from an earlier attempt"
+_COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
-class VersionRegistry(VersionMemory):
-    """All versions in memory, and what senders may do."""
+class Pool:
+    """Page-aligned memory for a version each, reused; the registry locks it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.allocated = 0
+        self.free: list[memoryview] = []
+
+    def check(self, size: int) -> None:
+        """Raise RequestRefused for an image of which fewer than two fit."""
+        count = self.limit // _pages(size)
+        if count < _LEAST_SLOTS:
+            raise RequestRefused(
+                "layout",
+                f"a version has {size} bytes and the node's memory of {self.limit} bytes holds"
+                f" {count} of that size; it needs room for {_LEAST_SLOTS}: start it with --memory"
+                f" {-(-_LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
+            )
+
+    def reuse(self, size: int) -> memoryview | None:
+        return next(
+            (self.free.pop(n) for n, slot in enumerate(self.free) if len(slot) == _pages(size)),
+            None,
+        )
+
+    def take(self, size: int) -> memoryview | None:
+        if (slot := self.reuse(size)) is not None:
+            return slot
+        size = _pages(size)
+        while self.allocated + size > self.limit and self.free:  # slots of an earlier layout
+            self.allocated -= len(self.free.pop())
+        if self.allocated + size > self.limit:
+            return None
+        self.allocated += size
+        # No huge pages: where memory is fragmented, finding them takes ten times as long
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+@dataclass(eq=False, repr=False)
+class VersionRegistry:
+    """All versions in memory, which of them may be evicted, and what senders may do."""
+
+    limit: InitVar[int]  # bytes
+    _: KW_ONLY
+    persists: bool  # complete versions are flushed
+    lacks: str = ""  # why complete versions are not durable
+    lease_s: float = 30.0  # how long a silent sender's session and unfinished versions stay
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self, limit: int) -> None:
+        self.identity = secrets.token_hex(8)  # of this memory; names and addresses may be several
+        self.changed = threading.Condition()  # the one lock, notified with every change
+        self.jobs: dict[str, Job] = {}
+        self.pool = Pool(limit)
+        self.queue: list[Version] = []  # complete versions that are not on disk yet, oldest first
+        self.epochs: dict[str, int] = {}  # newest generation of each job that has one
+        # No version becomes complete any more; before that, no new ones are accepted
+        self.closed = self.stopping = False
+        self._blocked = 0
+        self.reading = threading.Lock()  # held to read a layout
+        self.counts = dict.fromkeys(_COUNTS, 0)
+
+    def complete(self, job: str) -> dict[int, Version]:
+        with self.changed:
+            if job in self.jobs:
+                return dict(self.jobs[job].complete)
+            return {}
+
+    def complete_jobs(self) -> set[str]:
+        with self.changed:
+            return {name for name, job in self.jobs.items() if job.complete}
+
+    def copy(self, version: Version, start: int, into: memoryview) -> bool:
+        """Fill ``into`` with bytes from ``start`` on; returns whether they are still here."""
+        with self.changed:
+            if version.state is State.DROPPED:
+                return False
+            version.pins += 1
+        try:
+            into[:] = version.image[start : start + len(into)]
+        finally:
+            self.unpin(version)
+        return True
+
+    def unpin(self, version: Version) -> None:
+        with self.changed:
+            version.pins -= 1
+            if version.state is State.DROPPED:
+                self._reuse(version)
+
+    def next_flush(
+        self, limit_s: float, resting: Container[str], early_bytes: int | None
+    ) -> Version | None:
+        """The oldest, or one of ``early_bytes`` that still arrives, pinned; None on timeout."""
+
+        def find() -> Version | None:
+            found = next((v for v in self.queue if v.job not in resting), None)
+            if found is not None or early_bytes is None or self.queue or self.stopping:
+                return found
+            # Where others have parts of the versions, the first bytes are sent last
+            for job in (j for j in self.jobs.values() if j.name not in resting and j.hold is None):
+                for version in job.partial.values():
+                    large = version.index.layout.size >= early_bytes
+                    if large and version.state is State.RECEIVING and not version.early:
+                        version.early = True
+                        return version
+            return None
+
+        with self.changed:
+            version = find()
+            if version is None and not self.closed:
+                self.changed.wait(limit_s)
+                version = find()
+            if version is not None:
+                version.pins += 1
+            return version
+
+    def flushed(self, version: Version) -> None:
+        with self.changed:
+            version.flushed = True
+            here = self.jobs.get(version.job)
+            if here is not None:
+                own = here.session.name == version.session
+                if own and not version.superseded and not self.lacks:
+                    here.session.durable.append(version.number)
+                here.sequence += 1
+            if version in self.queue:
+                self.queue.remove(version)
+            self.changed.notify_all()
+
+    def disk_fails(self, job: str, reason: str) -> None:
+        with self.changed:
+            here = self.jobs.get(job)
+            if here is not None:
+                here.trouble = reason
+                here.sequence += 1
+                self.changed.notify_all()
+
+    def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
+        """Wait until all is on disk or ``hurry`` is true, and close; returns how many are not."""
+        deadline = time.monotonic() + limit_s
+
+        def waiting() -> bool:
+            partial = (v for job in self.jobs.values() for v in job.partial.values())
+            return bool(self.queue) or any(v.state is State.FINISHING for v in partial)
+
+        with self.changed:
+            while waiting() and time.monotonic() < deadline and not hurry():
+                self.changed.wait(min(0.2, max(deadline - time.monotonic(), 0.001)))
+            self.closed = True
+            self.changed.notify_all()
+            return len(self.queue)
+
+    def given_up(self, version: Version) -> bool:
+        """Whether no sender will send the rest of a version; the caller has the lock."""
+        job = self.jobs.get(version.job)
+        if job is None or job.session.name != version.session:
+            return True
+        if self.clock() - version.heard >= self.lease_s:
+            return True
+        late = set(range(version.index.layout.world)) - version.committed
+        moved_on = all(job.session.reserved.get(rank, -1) > version.number for rank in late)
+        return moved_on and all(sender.gone() for sender in version.senders)
+
+    def _drop(self, version: Version) -> None:
+        here = self.jobs.get(version.job)
+        if here is not None:
+            for versions in (here.partial, here.complete):
+                if versions.get(version.number) is version:
+                    del versions[version.number]
+            here.sequence += 1
+        if version.state is not State.COMPLETE:
+            self.counts["dropped"] += 1
+        version.state = State.DROPPED
+        if version in self.queue:
+            self.queue.remove(version)
+        self._reuse(version)
+        self.changed.notify_all()
+
+    def _reuse(self, version: Version) -> None:
+        if not version.used and version.slot is not None:
+            self.pool.free.append(version.slot)
+            version.slot = None
+
+    def _slot(self, here: Job, size: int) -> memoryview | None:
+        if (slot := self.pool.reuse(size)) is not None:
+            return slot
+        # Used memory takes half the time of fresh memory, and so many newer versions make an
+        # older one useless
+        plenty = next(
+            (v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None
+        )
+        if plenty is not None:
+            self._drop(plenty)
+        while (slot := self.pool.take(size)) is None:
+            victim = next(chain(self._victims(), self._last_resort(here)), None)
+            if victim is None:
+                return None
+            self._drop(victim)
+        return slot
+
+    def _victims(self) -> Iterator[Version]:
+        """Versions that may be evicted, least useful first; older before newer ones."""
+        for job in self.jobs.values():
+            for version in job.partial.values():
+                if version.state is State.RECEIVING and not version.used and self.given_up(version):
+                    yield version
+        for job in self.jobs.values():
+            for version in job.complete.values():
+                safe = version.flushed or not self.persists
+                if safe and not version.used and not job.keeps(version):
+                    yield version
+
+    def _last_resort(self, here: Job) -> Iterator[Version]:
+        # Its run went back to before this one, and has completed another since
+        if not self.persists:
+            yield from (v for v in here.complete.values() if not v.used and v is not here.last)
+        # Versions on disk may go: first those of idle jobs, then this job's own.
+        now = self.clock()
+        for job in sorted(
+            self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)
+        ):
+            yield from (v for v in job.complete.values() if v.flushed and not v.used)
+        # Then all but the newest that the disk does not take; their senders know that.
+        for job in self.jobs.values():
+            if job.trouble:
+                yield from (v for v in job.complete.values() if not v.used and not job.keeps(v))
 
     def begin(self, job: str, epoch: int, stored: int = 0) -> None:
-        """A generation of a job begins, or speaks again.
+        """A generation of a job begins, or speaks again; ``stored``: the newest known on disk.
 
-        ``stored``: the newest that the disk knows of.
-
-        What older generations have not completed is dropped at once. Raises Refused: a newer one
-        has started.
+        What older ones have not completed is dropped. Raises RequestRefused: it is old.
         """
         with self.changed:
             known = max(self.epochs.get(job, 0), stored)
@@ -57,7 +286,7 @@ class VersionRegistry(VersionMemory):
             if here is None or epoch == known:
                 return
             self._end(here)
-            here.session = Session("", self._clock() - self.lease_s)
+            here.session = Session("", self.clock() - self.lease_s)
             # What is being completed is complete before the new generation looks for versions.
             self.changed.wait_for(
                 lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S
@@ -70,16 +299,13 @@ class VersionRegistry(VersionMemory):
             )
 
     def enter(self, sender: Sender) -> bool:
-        """Register a sender; returns whether its layout is known.
-
-        Raises Refused: another run of this name is alive.
-        """
+        """Whether a sender's layout is known. Raises RequestRefused: another run is alive."""
         job = sender.job
         with self.changed:
             # A newer one may have started since this one spoke: it would wait for this one's lease
             if sender.epoch:
                 self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
-            now = self._clock()
+            now = self.clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
                 raise RequestRefused(
                     "full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget"
@@ -112,14 +338,11 @@ class VersionRegistry(VersionMemory):
 
     @property
     def most_document(self) -> int:
-        """Bytes of the largest layout document: reading takes 25 times as many, keeping 8."""
+        # Bytes of the largest layout document: reading takes 25 times as many, keeping 8
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
-        """Register a layout of ``document`` bytes.
-
-        Raises Refused: no memory for it, or its session is over.
-        """
+        """Raises RequestRefused: no memory for the layout, or its session is over."""
         with self.reading:
             index = LayoutIndex(layout, document)
         with self.changed:
@@ -140,7 +363,7 @@ class VersionRegistry(VersionMemory):
             )
             return known + document > _MOST_DOCUMENTS * self.most_document
 
-        now = self._clock()
+        now = self.clock()
         dead = [job for job in self.jobs.values() if not job.session.alive(now, self.lease_s)]
         for job in (*dead, here):
             while job.layouts and full():
@@ -172,19 +395,11 @@ class VersionRegistry(VersionMemory):
         hold: int | None = None,
         best: bool = False,
     ) -> Reservation | str:
-        """Reserve a slot for a version, or join the one that another rank reserved.
+        """Reserve a slot, or join another rank's; returns why there is no room.
 
-        Returns why there is no room.
-
-        ``attempt_id``: random for each attempt of the rank to send its part; an earlier one may
-        have sent other bytes.
-        ``attempt_number``: which save of this run it is, the same for all ranks; a later one
-        replaces an earlier one.
-        ``hold``: the oldest version that must stay on disk, as another node may have no newer one;
-        None: as before.
-
-        Raises Refused: the session or the attempt is over, or the layout differs from that of the
-        other ranks.
+        ``attempt_id``: random for each attempt of a rank; an earlier one may have sent others.
+        ``attempt_number``: the same on all ranks; a later one replaces an earlier one. ``hold``:
+        the oldest version that must stay on disk; None: as before. Raises RequestRefused.
         """
         job = sender.job
         session = sender.session
@@ -218,8 +433,7 @@ class VersionRegistry(VersionMemory):
                     # It went on while the old connections ended
                     if found.state is not State.RECEIVING:
                         return _COMPLETING
-                # An earlier save, which other ranks may still be sending; or only this rank's own
-                # earlier attempt.
+                # An earlier save, or only this rank's own earlier attempt
                 if found.attempt_number < attempt_number or set(found.attempt_ids) <= {rank}:
                     self._drop(found)
                     found = None
@@ -241,22 +455,21 @@ class VersionRegistry(VersionMemory):
             found.forget(rank)
             found.attempt_ids[rank] = attempt_id
             found.best = found.best or best
-            found.heard = run.heard = self._clock()
+            found.heard = run.heard = self.clock()
             found.senders.add(sender)
             return Reservation(found, rank, attempt_id)
 
     def _begin(
         self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int
     ) -> Version | None:
-        if self.stopping:
-            slot = None
-        else:
+        slot = None
+        if not self.stopping:
             slot = self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1
             return None
         version = Version(
-            here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number
+            here.name, number, run.name, index, slot, self.clock(), attempt_number=attempt_number
         )
         here.partial[number] = version
         run.save_again(number)
@@ -267,13 +480,7 @@ class VersionRegistry(VersionMemory):
         return version
 
     def claim(self, sender: Sender, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece to receive; None: it is here already, discard it.
-
-        Verified bytes are never written again, and no two connections write the same bytes: one
-        that still does is a dead one whose peer has come back, and is closed.
-
-        Raises Refused: the session or the version is over, or the range is not this rank's.
-        """
+        """Memory for a piece to receive; None: it is here, discard it. Raises RequestRefused."""
         version = reservation.version
         rank = reservation.rank
         with self.changed:
@@ -283,7 +490,7 @@ class VersionRegistry(VersionMemory):
                     raise RequestRefused(
                         "request", f"bytes {start} to {end - 1} are not in the part of rank {rank}"
                     )
-                version.heard = run.heard = self._clock()
+                version.heard = run.heard = self.clock()
                 arrived = version.received[rank]
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
@@ -302,6 +509,7 @@ class VersionRegistry(VersionMemory):
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
                 if other is None:
                     break
+                # No two connections write the same bytes: the older one is dead
                 if not self._ended(other):
                     raise RequestRefused(
                         "request", f"bytes {start} to {end - 1} are being received"
@@ -311,7 +519,7 @@ class VersionRegistry(VersionMemory):
             return claim
 
     def settle(self, claim: Claim, verified: Sequence[CrcPiece] | None) -> None:
-        """End a claim; keeps the checksums of verified bytes. None: they do not count."""
+        """End a claim; ``verified``: the checksums of its pieces, None: they do not count."""
         with self.changed:
             version = claim.version
             version.claims.remove(claim)
@@ -335,15 +543,11 @@ class VersionRegistry(VersionMemory):
         finally:
             self._blocked -= 1
 
-    def commit(self, reservation: Reservation) -> Mapping[str, Any]:
-        """Commit a rank's part if all of it is verified; the last one completes the version.
-
-        Returns the body of ``ACK``: without missing ranges the part is safe in this memory. Raises
-        Refused.
-        """
+    def commit(self, reservation: Reservation) -> Body:
+        """The ``ACK`` for a rank's part; the last verified one completes the version."""
         version = reservation.version
         with self.changed:
-            version.heard = self._valid(reservation).heard = self._clock()
+            version.heard = self._valid(reservation).heard = self.clock()
             missing = list(version.missing(reservation.rank))
             if not missing:
                 version.committed.add(reservation.rank)
@@ -403,18 +607,13 @@ class VersionRegistry(VersionMemory):
             here.sequence += 1
             self.changed.notify_all()
 
-    def wait(self, sender: Sender, sequence: int, limit_s: float) -> Mapping[str, Any]:
-        """Wait until something changed since ``sequence``, at most ``limit_s``.
-
-        The body of ``STATE``. Raises Refused.
-
-        ``stuck``: versions for which the disk fails again and again, and why.
-        """
+    def wait(self, sender: Sender, sequence: int, limit_s: float) -> Body:
+        """The ``STATE``, once something changed since ``sequence`` or after ``limit_s``."""
         deadline = time.monotonic() + limit_s
         with self.changed:
             while True:
                 here, run = self._current(sender.job, sender.session)
-                run.heard = self._clock()
+                run.heard = self.clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
                     own = [
@@ -441,10 +640,6 @@ class VersionRegistry(VersionMemory):
         return here, here.session
 
     def _forget(self, now: float) -> bool:
-        """Forget a job without senders and that is all on the disk.
-
-        Returns whether there is one.
-        """
         for here in self.jobs.values():
             held = [*here.partial.values(), *here.complete.values()]
             kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)
@@ -457,7 +652,6 @@ class VersionRegistry(VersionMemory):
         return False
 
     def _end(self, here: Job) -> None:
-        """End a job's session: its unfinished versions will never be finished."""
         for version in list(here.partial.values()):
             if version.state is State.RECEIVING:
                 self._drop(version)

@@ -1,7 +1,5 @@
 """State of checkpoints, sessions and jobs on a node; ``version_registry`` has the rules."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
@@ -9,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from deepvm.checkpoint.format.crc_combine import CrcBoundaries, CrcPiece
+from deepvm.checkpoint.format.checksums import CrcBoundaries, CrcPiece
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import CommitRecord
 
@@ -17,7 +15,7 @@ _REMEMBERED = 256  # outcomes of a session's versions, also where the slot was r
 
 
 class State(str, Enum):
-    """States of a version: receiving parts, computing checksums, complete; or dropped."""
+    """States of a version."""
 
     RECEIVING = "receiving"
     FINISHING = "finishing"
@@ -26,14 +24,14 @@ class State(str, Enum):
 
 
 class Sender(Protocol):
-    """A rank's connection and its ``HELLO``; ``digest``: of its layout; ``epoch``: 0 if none."""
+    """A rank's connection and its ``HELLO``."""
 
     job: str
     session: str
     world: int
     rank: int
-    digest: str
-    epoch: int
+    digest: str  # of its layout
+    epoch: int  # 0: none
 
     def abort(self) -> None:
         """Close it now; pending calls fail."""
@@ -44,26 +42,19 @@ class Sender(Protocol):
 
 @dataclass(eq=False)
 class Claim:
-    """Memory for a piece that a connection is receiving. ``ended``: its bytes no longer count."""
+    """Memory for a piece that a connection is receiving."""
 
-    version: Version
+    version: "Version"
     rank: int
     start: int
     end: int
     sender: Sender
     view: memoryview
-    ended: bool = False
+    ended: bool = False  # its bytes no longer count
 
 
 class LayoutIndex:
-    """A layout and what is derived from it once.
-
-    Attributes:
-        runs: each rank's ranges, sorted, neighbours joined. cuts: where pieces are cut for their
-            checksums.
-        document: bytes of the layout as received; in memory all this takes about eight times as
-            many.
-    """
+    """A layout and what is derived from it once, in memory eight times its document's size."""
 
     def __init__(self, layout: Layout, document: int = 0) -> None:
         self.layout = layout
@@ -82,44 +73,30 @@ class LayoutIndex:
 
 @dataclass(eq=False)
 class Version:
-    """A version in a slot.
-
-    Attributes:
-        heard: when a sender's request for it last came, monotonic.
-        attempt_ids: of which attempt each rank's part is. attempt_number: that of all parts.
-        received: verified ranges of each rank, and ``pieces`` their checksums. committed: ranks
-            whose part is whole.
-        claims: ranges being received. pins: threads that read the slot. senders: connections with
-            credit for it.
-        manifest: not before it is complete. flushed: on disk as well. best: the training's best so
-            far.
-        superseded: the same run saves its number again, so this one's outcome is no longer
-            reported.
-        renewed: how often verified bytes were discarded. early: a write before it was complete was
-            tried.
-    """
+    """A version in a slot."""
 
     job: str
     number: int
     session: str
     index: LayoutIndex
     slot: memoryview | None
-    heard: float
+    heard: float  # when a sender's request for it last came, monotonic
     state: State = State.RECEIVING
-    attempt_ids: dict[int, str] = field(default_factory=dict)
+    attempt_ids: dict[int, str] = field(default_factory=dict)  # the attempt of each rank's part
+    # Verified ranges of each rank
     received: defaultdict[int, Ranges] = field(default_factory=lambda: defaultdict(Ranges))
     committed: set[int] = field(default_factory=set)
-    pieces: list[CrcPiece] = field(default_factory=list)
+    pieces: list[CrcPiece] = field(default_factory=list)  # checksums of ``received``
     claims: list[Claim] = field(default_factory=list)
-    senders: set[Sender] = field(default_factory=set)
-    pins: int = 0
+    senders: set[Sender] = field(default_factory=set)  # with credit for it
+    pins: int = 0  # threads that read the slot
     manifest: CommitRecord = field(init=False, repr=False)
     flushed: bool = False
     best: bool = False
-    superseded: bool = False
+    superseded: bool = False  # its run saves this number again: no outcome is reported
     attempt_number: int = 0
-    renewed: int = 0
-    early: bool = False
+    renewed: int = 0  # how often verified bytes were discarded
+    early: bool = False  # a write before it was complete was tried
 
     @property
     def image(self) -> memoryview:
@@ -129,7 +106,6 @@ class Version:
 
     @property
     def used(self) -> bool:
-        """Whether a thread is reading or writing the slot."""
         return bool(self.claims) or self.pins > 0 or self.state is State.FINISHING
 
     def reach(self, start: int) -> int:
@@ -144,28 +120,20 @@ class Version:
         self.pieces = [p for p in self.pieces if p.end > self.index.run_end(rank, p.start)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
-        """The ranges of a rank's part that are not verified."""
         return self.received[rank].missing(self.index.runs[rank])
 
 
 @dataclass(eq=False)
 class Session:
-    """One training run.
-
-    Attributes:
-        name: its random id. senders: its connections. heard: when one of them last sent something,
-            monotonic.
-        reserved: the newest version that each rank began. skipped: versions for which there was no
-            room, and which ranks know: all must get the same answer, or some would wait in vain
-            for the parts of the others.
-        complete, durable: the last numbers whose latest attempt is complete or durable.
-    """
+    """One training run, by its random id."""
 
     name: str
-    heard: float
+    heard: float  # when one of its connections last sent something, monotonic
     senders: set[Sender] = field(default_factory=set)
-    reserved: dict[int, int] = field(default_factory=dict)
+    reserved: dict[int, int] = field(default_factory=dict)  # by rank, the newest version
+    # Versions for which there was no room, and the ranks that know: all must get the same answer
     skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
+    # The last numbers whose latest attempt is so
     complete: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     durable: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -186,42 +154,28 @@ class Session:
                 outcome.remove(number)
 
     def alive(self, now: float, lease_s: float) -> bool:
-        """Whether one of its connections may still send."""
         return now - self.heard < lease_s and not all(sender.gone() for sender in self.senders)
 
 
 @dataclass(eq=False)
 class Job:
-    """A job's versions, layouts and session.
-
-    Attributes:
-        layouts: by digest. partial, complete: versions by number, ``complete`` in the order of
-            completion.
-        sequence: incremented when a version changes its state, for those who wait.
-        hold: versions from this number on stay on disk; None: only the newest. trouble: why the
-            disk fails.
-    """
+    """A job's versions, layouts and session."""
 
     name: str
     session: Session
-    layouts: OrderedDict[str, LayoutIndex] = field(default_factory=OrderedDict)
+    layouts: OrderedDict[str, LayoutIndex] = field(default_factory=OrderedDict)  # by digest
     partial: dict[int, Version] = field(default_factory=dict)
-    complete: dict[int, Version] = field(default_factory=dict)
-    sequence: int = 0
-    hold: int | None = None
-    trouble: str = ""
+    complete: dict[int, Version] = field(default_factory=dict)  # in the order of completion
+    sequence: int = 0  # incremented when a version changes its state
+    hold: int | None = None  # versions from this one on stay on disk; None: only the newest
+    trouble: str = ""  # why the disk fails
 
     def keeps(self, version: Version) -> bool:
-        """Whether a complete checkpoint is this run's newest, by number or by completion time.
-
-        They differ when a run goes back. Versions of earlier runs count until this one has
-        completed something.
-        """
+        """Whether it is this run's newest, by number or by completion (a run may go back)."""
         return version is self.last or version.number == max(v.number for v in self._newest())
 
     @property
     def last(self) -> Version | None:
-        """The version that this run, or else an earlier one, completed last."""
         return next(reversed(self._newest()), None)
 
     def _newest(self) -> list[Version]:

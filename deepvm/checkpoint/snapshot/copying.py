@@ -1,20 +1,15 @@
 """Copies a checkpoint into its slot, in the background or by layer, and gates the next step.
 
 On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event.
-The gate is an event too: the training's stream waits for it, the CPU does not. The times of a
-handle are CPU times: they do not include how long the GPU's stream waits.
-
-Layers are copied during backward, into the slot of a version whose step has not ended yet: what
-only a layer's update changes as soon as the layer is updated, the rest after the step. A storage
-that was changed or replaced since its copy, as its version counter tells, is copied again.
+The gate is an event too: the training's stream waits for it, the CPU does not.
 """
-
-from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, dataclass
 
 import torch
+from torch import Tensor, UntypedStorage
 
 from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, groups
@@ -26,75 +21,56 @@ from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.failpoints import point
 
+# CUDA makes a thread wait for the device once 56 spin-free events are queued (seen on an H100 and
+# an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. A version
+# is queued in two parts of so many events each.
 _MOST_EVENTS = 24
-"""CUDA makes a thread wait for the device once 56 spin-free events are queued (seen on an H100 and
-an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. What may
-change at once and what only the optimizer changes are queued one after the other, with so many
-events each.
-"""
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotCopy:
     """A copy that the training thread starts and the background finishes.
 
-    Attributes:
-        error: why it was not finished.
-
-    The state must not change while it is copied. Whether it did since :meth:`watch` is checked
-    once: at the end of the copy, or by whoever passes the gate before that.
+    Whether the state changed since :meth:`watch` is checked once, at its end or at the gate before.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        slot: Slot,
-        sources: Sources,
-        later: Sequence[int],
-        now: Sequence[int],
-        hold: bool,
-    ) -> None:
-        """Copy the pieces ``now``, which anything may change, and mark a point in the streams.
+    _strategy: Strategy
+    _slot: Slot
+    _sources: Sources
+    _later: Sequence[int]  # pieces that :meth:`run` copies: only the optimizer changes them
+    now: InitVar[Sequence[int]]  # pieces that are copied at once
+    hold: InitVar[bool]  # keep the gate shut until :meth:`run` even if there are no later ones
 
-        Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps
-        the gate shut until then even if there are none.
-        """
-        self._strategy = strategy
-        self._slot = slot
-        self._sources = sources
-        self._later = later
+    def __post_init__(self, now: Sequence[int], hold: bool) -> None:
         self.error: BaseException | None = None
         self._asking = threading.Lock()
-        self._ended = not later
+        self._ended = not self._later
         self._change = ""
         self._changed: Callable[[], str] | None = None
         self._opened = threading.Event()
-        if not later and not hold:
+        if not self._later and not hold:
             self._opened.set()
         self._events: list[tuple[torch.device, torch.cuda.Event]] = []
         self._gate: list[tuple[torch.device, torch.cuda.Event]] = []
-        self._api = strategy.api
-        self._streams = strategy.streams(sources)
+        self._api = self._strategy.api
+        self._streams = self._strategy.streams(self._sources)
         for device, stream in self._streams.items():
             stream.wait_event(self._api.mark(self._api.current(device)))
         queued, plain = self._split(now)
-        for _, device, event in self._queue(sources, queued):
+        for _, device, event in self._queue(self._sources, queued):
             self._api.current(device).wait_event(event)
             self._events.append((device, event))
-        slot.copy(sources, plain)
+        self._slot.copy(self._sources, plain)
 
     @property
     def open(self) -> bool:
-        """Whether the gate is open."""
         # First: the gate's events come before it opens
         if not self._opened.is_set() or self._changed is not None:
             return False
         return all(event.query() for _, event in self._gate)  # type: ignore[no-untyped-call]
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until this thread, or its stream, may change the state.
-
-        Returns whether that was in time.
-        """
+        """Wait until this thread, or its stream, may change the state; returns whether in time."""
         if not self._opened.wait(limit_s):
             return False
         self._ask()
@@ -105,8 +81,7 @@ class SnapshotCopy:
     def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
         """In the background: copy what only the optimizer changes, do ``also``, and open the gate.
 
-        ``reached`` is called with the file offset below which a tier may read, not with the end of
-        this rank's part before that is known to be right.
+        ``reached`` gets the file offset below which a tier may read; the end only if all is right.
         """
         try:
             point("snapshot.before-copy")
@@ -164,7 +139,6 @@ class SnapshotCopy:
             self._ended = self._ended or ended
 
     def _split(self, which: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Pieces that a stream copies, and the rest."""
         queued: list[int] = []
         plain: list[int] = []
         for number in which:
@@ -175,16 +149,12 @@ class SnapshotCopy:
     def _queue(
         self, sources: Sources, which: Sequence[int]
     ) -> list[tuple[int, torch.device, torch.cuda.Event]]:
-        """Queue copies in groups; for each its file offset, its device, and the event after it."""
         found: list[tuple[int, torch.device, torch.cuda.Event]] = []
         for numbers, parts in groups(self._slot.pieces, sources, which, _MOST_EVENTS):
             device = parts[0].device
-            self._api.copy(
-                self._streams[device], [self._slot.targets[number] for number in numbers], parts
-            )
-            found.append(
-                (self._slot.offset(numbers[0]), device, self._api.mark(self._streams[device]))
-            )
+            stream = self._streams[device]
+            self._api.copy(stream, [self._slot.targets[number] for number in numbers], parts)
+            found.append((self._slot.offset(numbers[0]), device, self._api.mark(stream)))
         return found
 
     def _clone(self, clones: Sources, sources: Sources, which: Sequence[int]) -> None:
@@ -202,15 +172,13 @@ class StorageBytes:
     """The last checkpoint's storages as byte tensors, kept in memory until :meth:`forget`."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the storages."""
-        self.storages: list[torch.UntypedStorage] = []
-        self._known: dict[tuple[int, int], torch.Tensor | None] = {}
+        self.storages: list[UntypedStorage] = []
+        self._known: dict[tuple[int, int], Tensor | None] = {}
 
-    def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
+    def of(self, storages: list[UntypedStorage]) -> list[Tensor | None]:
         """Each as a tensor of bytes that shares its memory, None where it is empty."""
         # Storages are kept alive, so their numbers are unique. But one may have grown.
         keys = [(storage._cdata, storage.nbytes()) for storage in storages]
@@ -226,9 +194,8 @@ class LayerSlots:
     """The layers of a layerwise training and their slots, filled during a step."""
 
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
-        """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
-        self.copies: dict[torch.Tensor, SnapshotCopy] = {}
+        self.copies: dict[Tensor, SnapshotCopy] = {}
         self.strategy = strategy
         self._pipeline = pipeline
         self._state = state
@@ -238,20 +205,16 @@ class LayerSlots:
     def divide(
         self, model: torch.nn.Module, world: int, before: Callable[[Sequence[SnapshotCopy]], None]
     ) -> None:
-        """Update and copy layer by layer; ``before`` gets the copies an update must wait for.
-
-        Raises RequestError.
-        """
+        """Update and copy layer by layer; ``before`` gets the copies an update must wait for."""
         for name, value in self._state.extra.items():
             if isinstance(value, torch.amp.GradScaler):
-                raise RequestError(
-                    f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"'
-                )
+                allowed = 'with another strategy than "layerwise"'
+                raise RequestError(f"extra[{name!r}]", "GradScaler", allowed)
 
-        def gate(layer: Sequence[torch.Tensor]) -> None:
+        def gate(layer: Sequence[Tensor]) -> None:
             before([self.copies[p] for p in layer if p in self.copies])
 
-        def copy(layer: Sequence[torch.Tensor]) -> None:
+        def copy(layer: Sequence[Tensor]) -> None:
             if self._next is not None:
                 copying = self._next.copy([*layer, *self._state.optimizer_tensors(layer)])
                 self.copies |= dict.fromkeys(layer, copying)
@@ -259,13 +222,12 @@ class LayerSlots:
         self.updates = LayerUpdates(model, self._state.optimizer, gate, copy, world)
 
     def turn(self) -> None:
-        """A step has finished."""
         self.drop()
         self.filled = self._next
         self._next = None
 
-    def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
-        """Take a slot for the next step if all ranks can; collective; storages of the last one."""
+    def prepare(self, storages: Sequence[UntypedStorage], ranks: Ranks) -> None:
+        """Take a slot for the next step if all ranks can; collective."""
         if self._next is not None:
             return
         slot = self._pipeline.take()
@@ -281,59 +243,48 @@ class LayerSlots:
         return self.filled.slot
 
     def drop(self) -> None:
-        """The finished step is not saved: give its layers' slot back."""
         if self.filled is not None:
             self.give_back(self.filled.slot)
 
     def give_back(self, slot: Slot | None) -> None:
-        """Give a slot back, if there is one, once the copies into it are done."""
         if slot is None:
             return
         if self.filled is not None and self.filled.slot is slot:
             self.filled = None
         self._pipeline.background(lambda: self._pipeline.give_back(slot))
 
-    def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
+    def done(self, storages: Sequence[UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
         """Use the slot: storages already copied, and a check that raises if a copy failed."""
         filled = self.filled
         self.filled = None
         if filled is None:
-            return (set(), lambda: None)
-        return (filled.done(storages), filled.check)
+            return set(), lambda: None
+        return filled.done(storages), filled.check
 
 
+@dataclass(eq=False, repr=False)
 class LayerSlot:
     """The slot of the next version, into which layers are copied during backward."""
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        slot: Slot,
-        storages: Sequence[torch.UntypedStorage],
-        pipeline: Pipeline,
-    ) -> None:
-        """``storages``: the previous checkpoint's, in file order; replaced ones are skipped."""
-        self.slot = slot
-        self._strategy = strategy
-        self._storages = storages
-        self._pipeline = pipeline
-        self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
+    _strategy: Strategy
+    slot: Slot
+    _storages: Sequence[UntypedStorage]  # of the last checkpoint; replaced ones are skipped
+    _pipeline: Pipeline
+
+    def __post_init__(self) -> None:
+        self._numbers = {storage._cdata: number for number, storage in enumerate(self._storages)}
         self._pieces: dict[int, list[int]] = {}
-        for number, piece in enumerate(slot.pieces):
+        for number, piece in enumerate(self.slot.pieces):
             self._pieces.setdefault(piece.storage, []).append(number)
-        self._copied: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        self._copied: dict[int, list[tuple[Tensor, int]]] = {}
         self._twice: set[int] = set()
         self._copyings: list[SnapshotCopy] = []
         self._lock = threading.Lock()
 
-    def copy(self, tensors: Sequence[torch.Tensor]) -> SnapshotCopy:
-        """Copy the memory of these tensors, which only their layer's update changes.
-
-        Returns its gate.
-        """
-        sources: list[torch.Tensor | None] = [None] * len(self._storages)
+    def copy(self, tensors: Sequence[Tensor]) -> SnapshotCopy:
+        sources: list[Tensor | None] = [None] * len(self._storages)
         with self._lock:
-            found: dict[int, list[tuple[torch.Tensor, int]]] = {}
+            found: dict[int, list[tuple[Tensor, int]]] = {}
             for tensor in tensors:
                 number = self._numbers.get(tensor.untyped_storage()._cdata)
                 if number in self._copied:
@@ -350,12 +301,11 @@ class LayerSlot:
         return copying
 
     def check(self) -> None:
-        """After all copies: raise what one of them raised."""
         for copying in self._copyings:
             if copying.error is not None:
                 raise copying.error
 
-    def done(self, storages: Sequence[torch.UntypedStorage]) -> set[int]:
+    def done(self, storages: Sequence[UntypedStorage]) -> set[int]:
         """The storages of a version that need no copy any more: unchanged since theirs began."""
         return {
             number

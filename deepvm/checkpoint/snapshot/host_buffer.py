@@ -1,15 +1,8 @@
-"""Host memory laid out as the file: page-aligned, one slot per checkpoint in flight.
-
-What is copied is sent while the rest is still being copied; :class:`FillProgress` tracks the
-progress.
-"""
-
-from __future__ import annotations
+"""Host memory laid out as the file: page-aligned, one slot per checkpoint in flight."""
 
 import contextlib
 import ctypes
 import mmap
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,36 +10,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
+# Bytes per piece and usually per group: tiers start early, and overhead stays hidden
 GROUP_BYTES = 8 * 2**20
-"""Bytes per piece and usually per group: tiers start early, and overhead stays hidden."""
 _COPY_S = 600.0
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
-"""MAP_NORESERVE: address space, however little memory there is."""
+_NO_RESERVE = 0x4000  # MAP_NORESERVE: address space, however little memory there is
 
-Sources = Sequence[torch.Tensor | None]
-"""Each storage as a tensor of bytes, None where it has none."""
+Sources = Sequence[Tensor | None]  # Each storage as a tensor of bytes, None where it has none
 
 
 class Piece(NamedTuple):
-    """The bytes of a storage that this rank copies: ``length`` bytes from ``start``.
-
-    ``place`` is where they belong in the storage as the file has it, which is whole; this rank may
-    have a part.
-    """
+    """``length`` bytes of a storage from ``start`` that this rank copies."""
 
     storage: int
     start: int
     length: int
-    place: int
+    place: int  # where they belong in the storage as the file has it, which is whole
 
-    def of(self, sources: Sources) -> torch.Tensor:
-        """Its bytes."""
+    def of(self, sources: Sources) -> Tensor:
         source = sources[self.storage]
         assert source is not None
         return source[self.start : self.start + self.length]
@@ -54,11 +41,11 @@ class Piece(NamedTuple):
 
 def address_space(size: int, *, sparse: bool) -> mmap.mmap:
     """Memory for a file; ``sparse``: it is filled only in part and may exceed the RAM."""
-    # Private, a third faster to copy into than Python's default. Finding huge pages would take half
-    # a second in fragmented memory, and gain nothing.
-    return mmap.mmap(
-        -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if sparse else 0)
-    )
+    # Private, a third faster to copy into than Python's default; huge pages would gain nothing
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if sparse:
+        flags |= _NO_RESERVE
+    return mmap.mmap(-1, size, flags=flags)
 
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
@@ -77,11 +64,10 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
 
 def groups(
     pieces: Sequence[Piece], sources: Sources, which: Sequence[int], limit: int | None = None
-) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+) -> Iterator[tuple[list[int], list[Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``limit``: make at most this many groups for one device, and one more; groups grow where more
-    would be needed.
+    ``limit``: of groups for one device, and one more; groups grow where more would be needed.
     """
     largest = GROUP_BYTES
     whole = sum(pieces[number].length for number in which)
@@ -89,7 +75,7 @@ def groups(
     if limit is not None and 2 * whole > limit * GROUP_BYTES:
         largest += whole // limit
     numbers: list[int] = []
-    parts: list[torch.Tensor] = []
+    parts: list[Tensor] = []
     size = 0
     for number in which:
         part = pieces[number].of(sources)
@@ -106,15 +92,7 @@ def groups(
 
 
 class Slot:
-    """Memory for one checkpoint: the whole file's address space; a rank touches its share.
-
-    Attributes:
-        image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as
-            a tensor of bytes.
-        view: the memory. end: where the rank's share of it ends. home: the hidden file that it
-            maps, if any.
-        on_release: called before the memory is given back.
-    """
+    """Memory for one checkpoint: the whole file's address space; a rank touches its share."""
 
     def __init__(
         self,
@@ -124,17 +102,17 @@ class Slot:
         *,
         memory: mmap.mmap | None = None,
     ) -> None:
-        """Take memory, unless given, and write everything but tensors and numbers into it."""
         self.image = image
-        self.home: Path | None = None
+        self.home: Path | None = None  # the hidden file that it maps, if any
         self.on_release: Callable[[], None] = lambda: None
-        layout = image.layout() if layout is None else layout
+        layout = layout or image.layout()
         self.pieces = pieces_of(image, layout, rank)
         if memory is None:
             memory = address_space(image.size, sparse=bool(image.regions))
         # If DataLoader workers inherited it, each write would copy a page first
         memory.madvise(mmap.MADV_DONTFORK)
         self._memory = memory
+        self.address = torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()
         self.view = memoryview(memory)
         page = mmap.PAGESIZE
         size = image.size
@@ -154,18 +132,11 @@ class Slot:
         ]
 
     def offset(self, number: int) -> int:
-        """Where a piece goes in the file."""
         piece = self.pieces[number]
         return self.image.storages[piece.storage] + piece.place
 
     @property
-    def address(self) -> int:
-        """Address of the memory."""
-        return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
-
-    @property
     def pages(self) -> list[tuple[int, int]]:
-        """Addresses and lengths of what this rank fills, in whole pages."""
         return [(self.address + start, end - start) for start, end in self._pages]
 
     def touch(self) -> None:
@@ -187,11 +158,7 @@ class Slot:
         which: Sequence[int],
         reached: Callable[[int], None] = lambda end: None,
     ) -> None:
-        """Copy pieces (ascending) into place; releases the GIL meanwhile.
-
-        ``reached`` is called before each group, and at the end, with the file offset below which
-        these are copied.
-        """
+        """Copy pieces (ascending); ``reached`` gets the file offset below which they are copied."""
         for numbers, parts in groups(self.pieces, sources, which):
             reached(self.offset(numbers[0]))
             torch._foreach_copy_([self.targets[number] for number in numbers], parts)
@@ -199,14 +166,10 @@ class Slot:
 
 
 class FillProgress:
-    """How far a slot is filled: the copy reports, and senders wait for what they read next."""
+    """How far a slot is filled: the copy reports, senders wait for what they read next."""
 
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
-        """Nothing is filled yet.
-
-        If several tiers read the image (``shared``), the file's checksums are filled in here: no
-        tier sees bytes change that it has read.
-        """
+        """``shared``: several tiers read the image, so its checksums are filled in here."""
         self._change = threading.Condition()
         self._copied = self._sealed = 0
         self.error: CheckpointError | None = None
@@ -215,13 +178,11 @@ class FillProgress:
         self.ready = self._wait_sealed if shared else self._wait
 
     def reached(self, end: int) -> None:
-        """This rank's bytes below this offset are copied."""
         with self._change:
             self._copied = max(self._copied, end)
             self._change.notify_all()
 
     def failed(self, error: CheckpointError) -> None:
-        """The rest will never be copied."""
         with self._change:
             self.error = error
             self._change.notify_all()

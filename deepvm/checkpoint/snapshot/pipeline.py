@@ -1,11 +1,5 @@
-"""From training memory to the tiers: one thread copies into slots, one per tier sends them.
+"""From training memory to the tiers: one thread copies into slots, one per tier sends them."""
 
-A version for which there is no slot is skipped, not waited for.
-"""
-
-from __future__ import annotations
-
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,20 +8,18 @@ from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.snapshot.host_buffer import FillProgress, Slot
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, all_settled
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError, MemoryOnlyError, TierBusyError
-
-log = logging.getLogger("deepvm.checkpoint")
 
 
 class Pipeline:
     """A checkpointer's background threads and slots, one slot per checkpoint in flight."""
 
     def __init__(self, tiers: Sequence[Tier], slots: int = 2) -> None:
-        """Start nothing yet."""
         self.tiers = tuple(tiers)
         self.counts = {"saved": 0, "skipped": 0, "failed": 0, "bytes": 0}
         self._most = slots
@@ -39,18 +31,12 @@ class Pipeline:
         ]
         self._threads: list[threading.Thread] = []
         self._closing = False
-        self._under_way = 0
+        self.under_way = 0
         self._urgent = 0
         self._alone = False
         self._warned_of_memory = False
 
-    @property
-    def under_way(self) -> int:
-        """How many versions are in flight."""
-        return self._under_way
-
     def renew(self, make: Callable[[], Slot]) -> None:
-        """The layout changed: release slots of the old one as they become free."""
         with self._change:
             self._make = make
             old = self._free
@@ -65,28 +51,22 @@ class Pipeline:
         with self._change:
             # Slots of an earlier layout take memory until they are free.
             if not self._change.wait_for(
-                lambda: self._under_way < most and (self._free or len(self._slots) < most),
-                timeout_s,
+                lambda: self.under_way < most and (self._free or len(self._slots) < most), timeout_s
             ):
                 return None
             if self._free:
                 return self._free.pop()
-            try:
-                slot = self._make()
-            except CheckpointError as error:
-                # No space now: training continues, and the version is skipped
-                log.warning("%s", error)
-                return None
-            self._slots.append(slot)
+            slot = _made(self._make)
+            if slot is not None:
+                self._slots.append(slot)
             return slot
 
     def hurry(self, version: int, *, alone: bool) -> None:
-        """Drop older checkpoints not yet being sent; ``alone``: drop those being sent as well."""
+        """Drop older checkpoints not yet being sent, or (``alone``) all."""
         self._urgent = version
         self._alone = alone
 
     def overtaken(self, version: int, *, sending: bool) -> bool:
-        """Whether a version is dropped because a newer one is urgent."""
         return version < self._urgent and (self._alone or not sending)
 
     def warm(self) -> None:
@@ -101,7 +81,6 @@ class Pipeline:
         self.background(work)
 
     def background(self, work: Callable[[], None]) -> None:
-        """Queue work for the thread that copies."""
         if not self._threads:
             for name, queue in zip(
                 ("copy", *(tier.url for tier in self.tiers)), self._queues, strict=True
@@ -132,29 +111,21 @@ class Pipeline:
         time.sleep(0)
         return filling
 
-    def send(
-        self,
-        slot: Slot,
-        shard: Shard,
-        handle: Handle,
-        filling: FillProgress,
-    ) -> None:
+    def send(self, slot: Slot, shard: Shard, handle: Handle, filling: FillProgress) -> None:
         """Send a slot to every tier while it is filled, then free it; ``shard``: its memory."""
         with self._change:
-            self._under_way += 1
+            self.under_way += 1
         sending = _Sending(self, slot, replace(shard, ready=filling.ready), handle)
         self.background(partial(sending.copied, filling))
         for number, queue in enumerate(self._queues[1:]):
             queue.put(partial(sending.send, number))
 
     def sent(self) -> None:
-        """One version less is in flight."""
         with self._change:
-            self._under_way -= 1
+            self.under_way -= 1
             self._change.notify_all()
 
     def warn_of_memory(self, reason: MemoryOnlyError) -> None:
-        """Warn once that no disk has any checkpoint of this training."""
         if not self._warned_of_memory:
             self._warned_of_memory = True
             log.warning(
@@ -175,38 +146,27 @@ class Pipeline:
                 return
             make = self._make
         slot.release()
-        fresh: Slot | None = None
+        fresh = None
         if known and not self._closing:
-            try:
-                # Here in the background, so that the next version need not wait for it
-                fresh = make()
-            except CheckpointError as error:
-                log.warning("%s", error)
+            # Here in the background, so that the next version need not wait for it
+            fresh = _made(make)
         with self._change:
             if slot in self._slots:
                 self._slots.remove(slot)
-                new = [] if fresh is None else [fresh]
-                self._slots += new
-                self._free += new
+                if fresh is not None:
+                    self._slots.append(fresh)
+                    self._free.append(fresh)
             elif fresh is not None:  # the layout changed meanwhile
                 fresh.release()
             self._change.notify_all()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every version is copied and sent, so that a restore finds it.
-
-        Returns whether all were in time.
-
-        What a node still writes to its disk is not waited for: it is in its memory.
-        """
+        """Wait until every version is sent, not until a node's disk has it; whether in time."""
         with self._change:
-            return self._change.wait_for(lambda: not self._under_way, limit_s)
+            return self._change.wait_for(lambda: not self.under_way, limit_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is in flight, then stop.
-
-        Returns whether that was done within the time, shared by all tiers.
-        """
+        """Finish what is in flight, then stop; returns whether that was done within the time."""
         deadline = time.monotonic() + timeout_s
         self._closing = True
         done = True
@@ -223,17 +183,14 @@ class Pipeline:
             self._free = []
         for slot in free:
             slot.release()
-        done = (
-            all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers])
-            and done
-        )
+        settled = all_settled((t.settle for t in self.tiers), deadline - time.monotonic())
         for tier in self.tiers:
             tier.close()
-        return done
+        return done and settled
 
 
 class _Sending:
-    """A checkpoint in flight: how many users it has left, and which tiers gave up."""
+    """A checkpoint in flight."""
 
     def __init__(self, pipeline: Pipeline, slot: Slot, shard: Shard, handle: Handle) -> None:
         self._pipeline = pipeline
@@ -247,7 +204,6 @@ class _Sending:
         self._lost: dict[int, CheckpointError] = {}
 
     def copied(self, filling: FillProgress) -> None:
-        """The copy has ended."""
         if filling.error is None:
             self._handle.copied()
         else:
@@ -255,7 +211,6 @@ class _Sending:
         self._done()
 
     def send(self, number: int) -> None:
-        """Send the version to a tier."""
         tier = self._tiers[number]
         handle = self._handle
         shard = replace(self._shard, lost=partial(self._lose, number), ready=self._ready)
@@ -302,7 +257,6 @@ class _Sending:
             raise TierBusyError("a newer version is saved before a preemption")
 
     def _lose(self, number: int, reason: CheckpointError) -> None:
-        """A tier will acknowledge nothing more."""
         with self._lock:
             self._lost[number] = reason
         self._fail_if_lost()
@@ -320,7 +274,6 @@ class _Sending:
             self._pipeline.warn_of_memory(reason)
 
     def _done(self, error: CheckpointError | None = None) -> None:
-        """The copy, or a tier, no longer needs the slot."""
         with self._lock:
             self._errors += [] if error is None else [error]
             self._left -= 1
@@ -337,6 +290,15 @@ class _Sending:
             counts["bytes"] += self._shard.layout.size
             self._fail_if_lost()
         self._pipeline.give_back(self._slot)
+
+
+def _made(make: Callable[[], Slot]) -> Slot | None:
+    """A new slot; None if there is no space now: training continues, and a version is skipped."""
+    try:
+        return make()
+    except CheckpointError as error:
+        log.warning("%s", error)
+        return None
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -1,105 +1,206 @@
 """Take snapshots: what is copied when, on one rank or several.
 
-The checkpointer decides when to take one.
-
 A snapshot starts after its optimizer step: a slot is taken, what anything may change is copied at
 once, and what only the optimizer changes is copied in the background. When the next forward begins,
 numbers, schedulers and moving averages are read, and the slot goes to the tiers.
 """
 
-from __future__ import annotations
-
 import hashlib
-import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor, UntypedStorage
 
-from deepvm.checkpoint.format.byte_samples import ByteSamples
 from deepvm.checkpoint.format.flatten import FlatState, flatten
-from deepvm.checkpoint.format.shard import Shard
-from deepvm.checkpoint.format.sharded import storage_of
-from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.manifest import Shard
+from deepvm.checkpoint.format.sharded import (
+    Part,
+    holders_of,
+    is_sharded,
+    local,
+    parts_of,
+    storage_of,
+    writers,
+)
+from deepvm.checkpoint.format.tensor_bytes import ByteSamples, as_bytes, bytes_of
+from deepvm.checkpoint.format.torch_zip import Image, lay_out
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.snapshot.copying import LayerSlots, SnapshotCopy, StorageBytes
-from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, checksum
-from deepvm.checkpoint.snapshot.pending_snapshot import (
-    PendingSnapshot,
-    SnapshotLayout,
-    changed_since,
-    seen_now,
+from deepvm.checkpoint.snapshot.host_buffer import (
+    FillProgress,
+    Piece,
+    Slot,
+    Sources,
+    checksum,
+    pieces_of,
 )
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.training.hooks import without_autograd
-from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas
+from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas, shards
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
-from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack, tensors_of
+from deepvm.checkpoint.training.state import RECORDS, StorageRoles, TrainingState, pack, tensors_of
 from deepvm.errors import CheckpointError, RequestError
 
+# With several ranks, one version in so many is compared with the neighbor's replica
 COMPARE_EVERY = 10
-"""With several ranks, one version in so many is compared with the neighbour's replica."""
-WAIT_S = 600.0
-"""Seconds after which waiting for a copy is an error."""
+WAIT_S = 600.0  # Seconds after which waiting for a copy is an error
 # A version of a new layout waits for a slot: its slot of the old layout is freed at once
 _RENEW_S = 5.0
-_SMALL_BYTES = 4 * 2**20
-"""Host memory that is copied at once at a boundary: it takes a millisecond."""
+_SMALL_BYTES = 4 * 2**20  # Host memory that is copied at once at a boundary: it takes a millisecond
 _CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they"
     " were copied; from now on training waits for their copies"
 )
+Seen = list[tuple[Tensor, int]]  # Tensors with their version counters
 
-log = logging.getLogger("deepvm.checkpoint")
 
+@dataclass(frozen=True)
+class SnapshotLayout:
+    """The file of all versions of one structure."""
 
-class Snapshotter:
-    """Makes versions, one at a time.
+    structure: list[Hashable]  # empty if each version needs its own layout
+    image: Image
+    shares: Layout  # which rank copies what
+    compare: tuple[tuple[Piece, ...], ...] = ()  # pieces of this rank and of its neighbor
+    disagreements: int = 0
 
-    Attributes:
-        last: handle of the version started last. last_due: also if it was skipped or refused.
-        pending: the version not sent yet.
-        handles: of the newest versions, oldest first; replaced with every change, so that any
-            thread may read it.
-        changed: the storages, by ``_cdata``, that changed between the last version's step and its
-            sending.
-        bytes: the storages of the last version. disagreements: how many replicas differed.
-        last_step, last_s: the version started (even if skipped) or restored last, and when.
-        layout_s: seconds of it spent on a new layout.
-        stall_s: seconds for which training was stalled by all of this.
-    """
-
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
+        tree: Any,
+        parts: FlatState,
         state: TrainingState,
-        pipeline: Pipeline,
         ranks: Ranks,
-        layers: LayerSlots,
-        journal: Journal,
-        job: str,
-    ) -> None:
-        """Start nothing yet."""
-        self._state = state
-        self._pipeline = pipeline
-        self._ranks = ranks
-        self._layers = layers
-        self._journal = journal
-        self._job = job
+        records: Sequence[Tensor],
+    ) -> "SnapshotLayout":
+        image = lay_out(tree, parts, ranks.world)
+        if ranks.world == 1:
+            return cls(parts.structure if image.lasting else [], image, image.layout())
+        # Each rank sends its parts of what is sharded, and its record, rank 0 buffers and numbers;
+        # the rest is shared.
+        held = ranks.gather_objects(parts_of(parts.regions))
+        numbers = {s._cdata: n for n, s in enumerate(parts.storages) if n not in parts.regions}
+        owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
+        owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
+        owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
+        owned += [(image.pickle, 0), *writers(parts.regions, image.storages, held)]
+        layout = Layout(image.size, shards(image.size, ranks.world, owned), image.fields)
+        compare = tuple(
+            tuple(p for p in pieces_of(image, layout, rank) if p.storage not in parts.regions)
+            for rank in (ranks.rank, (ranks.rank + 1) % ranks.world)
+        )
+        return cls(parts.structure, image, layout, compare, _compare_parts(parts, held, ranks))
+
+
+def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: Ranks) -> int:
+    """Compare parts that several ranks hold: one is saved for all; how many differ. Collective.
+
+    Experts or pipeline stages that are sharded under one name are no copies of each other.
+    """
+    all_held = [(n, those) for n in parts.regions for those in holders_of(n, held).values()]
+    several = [(n, those) for n, those in all_held if len(those) > 1]
+    own: dict[int, int] = {}
+    for number, those in several:
+        if ranks.rank in those:
+            runs = parts.regions[number].runs()
+            pieces = [Piece(0, run.start, run.length, run.place) for run in runs]
+            own[number] = checksum([as_bytes(parts.storages[number])], pieces)
+    sums = ranks.gather_objects(own) if several else []
+    different = [(n, those) for n, those in several if len({sums[rank][n] for rank in those}) > 1]
+    for number, those in different[:1]:
+        log.error(
+            "ranks %s hold different values of %s%s, as if they were copies: versions have those of"
+            " one of them; give what is not a copy a name of its own, or save with DeepVMWriter",
+            *(", ".join(map(str, those)), parts.place_of(number)),
+            f" and {len(different) - 1} more" if len(different) > 1 else "",
+        )
+    return len(different)
+
+
+@dataclass
+class PendingSnapshot:
+    """A version not sent yet."""
+
+    handle: Handle
+    model: dict[str, Any]  # the state_dict after the step, with the model's own tensors
+    early: Mapping[str, Any]  # samplers and random states after the step, or the ranks' records
+    patience_s: float
+    parts: FlatState
+    owned: StorageRoles
+    seen: Seen = field(default_factory=list)  # the tensors of model and optimizers
+    # Of what is copied in the background
+    samples: ByteSamples = field(default_factory=lambda: ByteSamples((), ()))
+    at_boundary: bool = False  # nothing of the next iteration has happened
+    slot: Slot | None = None
+    filling: FillProgress | None = None
+    copying: SnapshotCopy | None = None
+    still: set[int] = field(default_factory=set)  # storages copied at once, by ``_cdata``
+    late: set[int] = field(default_factory=set)  # numbers of those copied last, before sending
+
+    @cached_property
+    def own(self) -> set[int]:
+        """The storages of ``model`` and ``early``, by ``_cdata``."""
+        return {storage_of(tensor)._cdata for tensor in tensors_of((self.model, self.early))}
+
+    def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
+        """Storage numbers, by when they are copied: in the background, at once, before sending.
+
+        Only an optimizer changes the first, unless they are ``restless`` (by ``_cdata``); anything
+        may change the second; the last follow the step: schedulers, moving averages.
+        """
+        own = self.own
+        gated = self.owned.gated
+        cdata = {number: storage._cdata for number, storage in enumerate(self.parts.storages)}
+        background = {n for n, c in cdata.items() if c in gated and c not in restless}
+        at_once = {n for n, c in cdata.items() if n not in background and (c in own or c in gated)}
+        return background, at_once, cdata.keys() - background - at_once
+
+
+def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
+    """The tensors on these storages (by ``_cdata``), with their version counters."""
+    # Whoever changes a DTensor's part by itself counts there.
+    tensors = chain(parts.tensors, (local(t) for t in parts.tensors if is_sharded(t)))
+    counted = (t for t in tensors if not t.is_inference())
+    return [(t, t._version) for t in counted if storage_of(t)._cdata in storages]
+
+
+def changed_since(seen: Seen) -> set[int]:
+    """The storages, by ``_cdata``, changed in place since then, except through ``.data``."""
+    return {storage_of(tensor)._cdata for tensor, version in seen if tensor._version != version}
+
+
+@dataclass(eq=False, repr=False)
+class Snapshotter:
+    """Makes versions, one at a time."""
+
+    _state: TrainingState
+    _pipeline: Pipeline
+    _ranks: Ranks
+    _layers: LayerSlots
+    _journal: Journal
+    _job: str
+
+    def __post_init__(self) -> None:
         self.layout: SnapshotLayout | None = None
-        self.last: Handle | None = None
-        self.last_due: Handle | None = None
-        self.handles: tuple[Handle, ...] = ()
+        self.last: Handle | None = None  # of the version started last
+        self.last_due: Handle | None = None  # also if it was skipped or refused
+        self.handles: tuple[Handle, ...] = ()  # any thread may read it: replaced, not changed
         self.pending: PendingSnapshot | None = None
-        self.changed: set[int] = set()
+        self.changed = set[int]()  # storages, by _cdata, since the last version's step
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
-        self.last_step = 0
+        self.last_step = 0  # started (even if skipped) or restored last
         self.last_s = time.monotonic()
-        self.layout_s = 0.0
+        self.layout_s = 0.0  # of the last version, spent on a new layout
         self.stall_s = 0.0
         self._copying: SnapshotCopy | None = None
-        self._records: list[torch.Tensor] = []
+        self._records: list[Tensor] = []
         self._record = b""
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
@@ -107,10 +208,7 @@ class Snapshotter:
         self._fingerprint: Any = None
 
     def gate(self, *copies: SnapshotCopy) -> None:
-        """Wait until the state may change: for the copy in progress, and for these.
-
-        Raises CheckpointError.
-        """
+        """Wait until the state may change: for the copy in progress, and for these."""
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
@@ -126,31 +224,27 @@ class Snapshotter:
             handle.stall_s += took_s
 
     def settle(self) -> None:
-        """Wait until the tiers have what was sent: it must not follow a restore. Collective.
-
-        Raises CheckpointError.
-        """
+        """Wait until the tiers have what was sent: it must not follow a restore. Collective."""
         for _ in range(MEETINGS):
             if self._ranks.minimum([self._pipeline.settle(WAIT_S / MEETINGS)])[0]:
                 return
-        late = (
-            ", ".join(str(handle.version) for handle in self.handles if not handle.done)
-            or "of other ranks"
-        )
+        late = ", ".join(str(handle.version) for handle in self.handles if not handle.done)
         raise CheckpointError(
-            f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again"
+            f"versions {late or 'of other ranks'} are under way after {WAIT_S:.0f} s; nothing was"
+            " restored: try again"
         )
 
     def forget(self, version: int) -> None:
-        """The state was replaced by a restored checkpoint: forget what was saved last."""
         self.last = self.last_due = self._fingerprint = None
+        self._counts_from(version)
+        self.bytes.forget()
+
+    def _counts_from(self, version: int) -> None:
         self.last_step = version
         self.last_s = time.monotonic()
         self.layout_s = 0.0
-        self.bytes.forget()
 
     def lay_out(self, version: int) -> None:
-        """Prepare layout and memory before the first version needs them."""
         tree = self._tree(version)[1]
         self._renew(tree, flatten(tree))
         self._pipeline.warm()
@@ -165,14 +259,10 @@ class Snapshotter:
         deadline: float | None = None,
         at_boundary: bool = False,
     ) -> Handle:
-        """Take a slot, waiting at most ``patience_s``, and start copying the result of the step.
+        """Take a slot, and start copying the result of the step; see :meth:`finish`. Collective.
 
-        See :meth:`finish`.
-
-        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions
-        give way.
-        ``at_boundary``: between two iterations; what no optimizer has is copied at once, and so are
-        small states. Collective. Raises CheckpointError: the ranks' states differ.
+        ``deadline``: before it, by ``time.time()``, older versions give way. ``at_boundary``:
+        between two iterations; what no optimizer has is copied at once, and so are small states.
         """
         urgent = deadline is not None
         if self._ranks.world > 1:
@@ -185,9 +275,7 @@ class Snapshotter:
         handle.begins(version, best=best, tell=partial(self._journal, version=version))
         self.handles = with_newest(self.handles, handle)
         self.last_due = handle
-        self.last_step = version
-        self.last_s = time.monotonic()
-        self.layout_s = 0.0
+        self._counts_from(version)
         try:
             early, tree = self._tree(version)
             parts = flatten(tree)
@@ -204,10 +292,8 @@ class Snapshotter:
         # Without a fitting layout, the next forward makes one: until then more than numbers may
         # change. That forward may go unseen, and buffers must be those of the step.
         if pending.slot is None:
-            kept = {
-                k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)
-            }
-            tree["model"].update(kept)  # the dict is ours, only its tensors are the model's
+            model = tree["model"]  # the dict is ours, only its tensors are the model's
+            model |= {k: v.clone() for k, v in model.items() if _is_on(v, owned.buffers)}
         self.pending = pending
         self.last = handle
         self._stalled(start, handle)
@@ -219,23 +305,20 @@ class Snapshotter:
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
     def _samples(self, parts: FlatState, storages: Collection[int]) -> ByteSamples:
-        """Samples of these storages by ``_cdata``; none of a sharded model, whose memory moves."""
-        if parts.regions:
+        if parts.regions:  # a sharded model's memory moves
             return ByteSamples((), ())
         pairs = zip(parts.storages, self.bytes.of(parts.storages), strict=True)
         chosen = [(storage, source) for storage, source in pairs if storage._cdata in storages]
         return ByteSamples([storage for storage, _ in chosen], [source for _, source in chosen])
 
     def _copy(self, pending: PendingSnapshot, patience_s: float, urgent: bool = False) -> bool:
-        """Start copying into a slot, if there is one."""
         assert self.layout is not None
         # No rank takes a slot alone: all save this version or none.
         reserved = self._reserved
         self._reserved = None
+        slot = reserved
         if self._ranks.world == 1:
             slot = self._layers.take(patience_s, urgent=urgent)
-        else:
-            slot = reserved
         if slot is None:
             return False
         try:
@@ -247,25 +330,22 @@ class Snapshotter:
             later = [n for n, piece in enumerate(slot.pieces) if piece.storage in waiting]
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
-            due = self.taken % COMPARE_EVERY == 1
-            if due:
+            compare = []
+            if self.taken % COMPARE_EVERY == 1:
                 compare = [
                     [p for p in pieces if p.storage in background] for pieces in self.layout.compare
                 ]
-            else:
-                compare = []
-            strategy = self._layers.strategy
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
                 now = sorted(now + later)
                 later = []
             copying = self._copying = SnapshotCopy(
-                strategy, slot, sources, later, now, hold=bool(compare)
+                self._layers.strategy, slot, sources, later, now, hold=bool(compare)
             )
 
             def also() -> None:
                 if compare:
-                    own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                    self._seen = (pending.handle.version, own, neighbour)
+                    own, neighbor = (checksum(sources, pieces) for pieces in compare)
+                    self._seen = (pending.handle.version, own, neighbor)
 
             def copy(reached: Callable[[int], None]) -> None:
                 check()
@@ -283,8 +363,7 @@ class Snapshotter:
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.
 
-        ``in_step``: the next forward has run; what it changed belongs to the next version.
-        ``at_once``: nothing has happened since :meth:`begin`.
+        ``in_step``: the next forward has run. ``at_once``: nothing has since :meth:`begin`.
         """
         pending = self.pending
         if pending is None:
@@ -294,22 +373,18 @@ class Snapshotter:
         with without_autograd():
             try:
                 parts = pending.parts
-                if at_once or in_step:
-                    replaced = {}
-                else:
+                replaced: dict[int, UntypedStorage] = {}
+                if not (at_once or in_step):
                     replaced = self._take_replaced(pending)
                 if not at_once or pending.slot is None:
-                    tree = {
-                        **self._state.tree(handle.version, pending.early),
-                        "model": pending.model,
-                    }
+                    tree = self._state.tree(handle.version, pending.early)
+                    tree["model"] = pending.model
                     parts = flatten(tree)
                     if pending.slot is None or not self._fits(parts):
                         self._start_again(pending, tree, parts)
                 if pending.slot is not None:
-                    if at_once:
-                        self.changed = set()
-                    else:
+                    self.changed = set()
+                    if not at_once:
                         self.changed = self._copy_changed(pending, in_step, replaced)
                     self._watch(pending)
                     self._send(pending, parts)
@@ -321,21 +396,15 @@ class Snapshotter:
             except BaseException as error:  # an interrupt handler may save again at once
                 self.pending = None
                 self._drop(pending)
-                handle.failed(
-                    CheckpointError(
-                        f"version {handle.version} was interrupted: {type(error).__name__}"
-                    )
-                )
+                text = f"version {handle.version} was interrupted: {type(error).__name__}"
+                handle.failed(CheckpointError(text))
                 raise
         self.pending = None
         self._stalled(start, handle)
 
     def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
-        """The layout changed since the step, or there was none."""
-        # Its own slot is freed at once
-        if pending.slot is None:
-            patience_s = pending.patience_s
-        else:
+        patience_s = pending.patience_s
+        if pending.slot is not None:  # it is freed at once
             patience_s = _RENEW_S
         self._drop(pending)
         # All ranks must agree on a layout, which they do in the next step
@@ -349,11 +418,8 @@ class Snapshotter:
         if not self._copy(pending, patience_s):
             self._skipped(pending.handle)
 
-    def _take_replaced(self, pending: PendingSnapshot) -> dict[int, torch.UntypedStorage]:
-        """Take buffers into the version that were replaced since its step.
-
-        Returns the new memory by the old.
-        """
+    def _take_replaced(self, pending: PendingSnapshot) -> dict[int, UntypedStorage]:
+        """Take buffers that were replaced since the step; returns the new memory by the old."""
         replaced = {}
         for name, buffer in self._state.model.named_buffers():
             before: Any = pending.model.get(name)
@@ -366,12 +432,9 @@ class Snapshotter:
         return replaced
 
     def _copy_changed(
-        self, pending: PendingSnapshot, in_step: bool, replaced: dict[int, torch.UntypedStorage]
+        self, pending: PendingSnapshot, in_step: bool, replaced: dict[int, UntypedStorage]
     ) -> set[int]:
-        """Copy what changed since the step, such as clipped weights: it belongs to it.
-
-        Returns the storages.
-        """
+        """Copy what changed since the step, such as clipped weights; returns the storages."""
         assert pending.slot is not None and pending.copying is not None
         now = {c: storage_of(p) for c, p in pending.owned.parameters.items()} | replaced
         found = changed_since(pending.seen) | {
@@ -386,15 +449,10 @@ class Snapshotter:
                 raise CheckpointError(_CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
-            sources = [
-                as_bytes(now.get(s._cdata, s)) if s._cdata in found else None
-                for s in pending.parts.storages
-            ]
-            again = [
-                n
-                for n, piece in enumerate(pending.slot.pieces)
-                if sources[piece.storage] is not None
-            ]
+            pairs = [(s, now.get(s._cdata, s)) for s in pending.parts.storages]
+            sources = [as_bytes(new) if old._cdata in found else None for old, new in pairs]
+            pieces = enumerate(pending.slot.pieces)
+            again = [n for n, piece in pieces if sources[piece.storage] is not None]
             pending.slot.copy(sources, again)
             pending.samples = self._samples(pending.parts, pending.owned.gated)
         return found
@@ -425,13 +483,12 @@ class Snapshotter:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
-        rank = self._ranks.rank
         layout = self.layout.shares
         handle.size = layout.size
         shard = Shard(
             self._job,
             handle.version,
-            rank,
+            self._ranks.rank,
             layout,
             slot.view,
             home=slot.home,
@@ -450,24 +507,19 @@ class Snapshotter:
             self._layers.give_back(slot)
 
     def _fingerprint_of(self, parts: FlatState, pending: PendingSnapshot) -> Any:
-        """A fingerprint of the state; None where it would take reading all of it."""
         buffers = pending.owned.buffers
         known = pending.owned.gated | buffers | pending.own
         if any(s._cdata not in known for s in parts.storages):
-            return None
+            return None  # it would take reading all of it
         seen = [(t, v if _is_on(t, buffers) else t._version) for t, v in pending.seen]
         return parts.structure, parts.numbers, seen, pending.samples, self._record or pending.early
 
     def same(self, version: int) -> bool:
         """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
-        if (
-            last is None
-            or last.version != version
-            or last.skipped
-            or last.lost
-            or self._fingerprint is None
-        ):
+        if not (last and last.version == version and self._fingerprint):
+            return False
+        if last.skipped or last.lost:
             return False
         early, tree = self._tree(version)
         parts = flatten(tree)
@@ -488,7 +540,6 @@ class Snapshotter:
         )
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What is read right after the step, and with it the state as it is saved."""
         if self._ranks.world > 1:
             early = {RECORDS: self._records}
         else:
@@ -496,7 +547,12 @@ class Snapshotter:
         return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
-        return self.layout is not None and self.layout.fits(parts)
+        known = self.layout
+        return (
+            known is not None
+            and parts.structure == known.structure
+            and parts.regions == known.image.regions
+        )
 
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
@@ -513,13 +569,7 @@ class Snapshotter:
         return handle
 
     def _agree(self, version: int, patience_s: float, deadline: float | None) -> None:
-        """Take a slot for :meth:`begin` if every rank can. Collective.
-
-        Raises CheckpointError: their states differ.
-
-        With a ``deadline`` all ranks drop all older versions, unless each sees that all of them
-        fit: one that only some ranks dropped would be sent for nothing.
-        """
+        """Take a slot if every rank can, and drop older versions before a deadline; collective."""
         urgent = deadline is not None
         usual_s = self.usual_s
         left = self._pipeline.under_way
@@ -535,28 +585,16 @@ class Snapshotter:
             parts = flatten(self._tree(version)[1])
             renewed = not self._fits(parts)
             if renewed:
-                bare = flatten(self._state.tree(version, {})).structure
-                self._digest = int.from_bytes(
-                    hashlib.sha256(repr(bare).encode()).digest()[:7], "big"
-                )
+                bare = repr(flatten(self._state.tree(version, {})).structure)
+                self._digest = int.from_bytes(hashlib.sha256(bare.encode()).digest()[:7], "big")
             else:
                 slot = self._layers.take(patience_s, urgent=urgent)
-        except RequestError as error:
-            # An extra that cannot be saved: the other ranks must not wait for this one
+        except RequestError as error:  # an extra cannot be saved: the others must not wait
             log.error("version %d is not saved: %s", version, error)
             whole = False
-        status = [
-            whole,
-            renewed or slot is not None,
-            self._digest,
-            -self._digest,
-            -len(record),
-            not renewed,
-            fits,
-        ]
-        all_whole, ready, digest, other, size, agreed, all_fit, newest = self._ranks.minimum(
-            [*status, -self._attempt]
-        )
+        status = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record)]
+        status += [not renewed, fits, -self._attempt]
+        all_whole, ready, digest, other, size, agreed, all_fit, newest = self._ranks.minimum(status)
         if urgent and not all_fit:
             self._pipeline.hurry(version, alone=True)
         self._attempt = 1 - newest
@@ -599,18 +637,16 @@ class Snapshotter:
             )
         )
         self.taken = 0  # a new layout is compared at once
+        self.layout_s = 0.0
         if layout.image.lasting:
             self.layout_s = time.perf_counter() - start
-        else:
-            self.layout_s = 0.0
 
 
 def _is_on(value: Any, storages: set[int]) -> bool:
-    return isinstance(value, torch.Tensor) and storage_of(value)._cdata in storages
+    return isinstance(value, Tensor) and storage_of(value)._cdata in storages
 
 
 def _is_small(slot: Slot, sources: Sources, numbers: Sequence[int]) -> bool:
-    """Whether these pieces are in host memory, and copied in a moment."""
     parts = [slot.pieces[number] for number in numbers]
     return sum(p.length for p in parts) <= _SMALL_BYTES and all(
         p.of(sources).device.type == "cpu" for p in parts

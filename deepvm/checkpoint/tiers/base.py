@@ -1,25 +1,66 @@
 """The interfaces of storage tiers, and of those that a memory node can persist versions to."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
-from deepvm.checkpoint.files.retention import kept, kept_of, outdated
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.errors import CheckpointError, DamagedError
+from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.manifest import (
+    Acknowledge,
+    CommitRecord,
+    Damage,
+    Level,
+    NewVersion,
+    Shard,
+    verified,
+)
+from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import hidden_path
+
+
+def kept(
+    versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()
+) -> set[int]:
+    """Of complete versions, the newest ``keep`` and the ``best``. Raises RequestError.
+
+    ``every``: also the first version at or after each multiple of this number; 0 for none. What is
+    not kept now will not be kept later either.
+    """
+    if keep < 1:
+        raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")
+    if every < 0:
+        raise RequestError("every", every, "a whole number of steps, 0 for none")
+    ordered = sorted(set(versions))
+    stay = set(ordered[-keep:]) | (set(ordered) & set(best))
+    reached = 0
+    for version in ordered:
+        if every and version // every > reached:
+            reached = version // every
+            stay.add(version)
+    return stay
+
+
+def outdated(
+    complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0
+) -> set[int]:
+    """Checkpoints without a record that :func:`kept` would drop: no sign of a loss."""
+    return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
+
+
+def kept_of(manifests: Sequence[CommitRecord], keep: int = 2, every: int = 0) -> set[int]:
+    """As :func:`kept`, with the newest of those marked as best."""
+    best = max((m.version for m in manifests if m.best), default=-1)
+    return kept([m.version for m in manifests], keep, every, {best})
+
 
 log = logging.getLogger("deepvm.checkpoint")
 _T = TypeVar("_T")
@@ -42,29 +83,18 @@ def all_settled(waits: Iterable[Callable[[float], bool]], limit_s: float) -> boo
 class Tier(ABC):
     """A place for versions. All methods but ``close`` are thread-safe and block until done.
 
-    Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A
-    version that was not acknowledged may be lost; it must never be given back as complete, nor harm
-    those before it.
-
-    Attributes:
-        url: what the user calls it, without secrets.
-        form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the
-            training.
-        shared: whether training jobs on other machines may write there too, so that each needs its
-            own job name.
-        streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can
-            be sent while it is still being copied. Other tiers get finished copies only.
-        volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot be lost with this machine. Next to such a tier, others do
-            not count as safe.
+    Every wait has a limit, and failures raise :class:`~deepvm.errors.CheckpointError`. A version
+    that was not acknowledged must never be given back as complete, nor harm those before it.
     """
 
-    url: str
-    form: ClassVar[str] = ""
-    listed: ClassVar[bool] = True
+    url: str  # without secrets
+    form: ClassVar[str] = ""  # of its URLs, for errors
+    listed: ClassVar[bool] = True  # whether `deepvm ckpt` can ask it, from outside the training
+    # Whether put() calls `shard.ready` for what it reads; other tiers get finished copies only
     streams: ClassVar[bool] = False
-    shared: bool = False
-    volatile: bool = False
+    shared: bool = False  # jobs on other machines may write there too: each needs its own name
+    volatile: bool = False  # never gets beyond Level.LOCAL
+    # Whether it cannot be lost with this machine; next to such a tier, others do not count as safe
     away: ClassVar[bool] = True
 
     @property
@@ -73,45 +103,30 @@ class Tier(ABC):
         return False
 
     @classmethod
-    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """The tier that a URL means; errors call the URL ``option``.
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> "Tier":
+        """The tier that a URL means; errors call it ``option``. Raises RequestError.
 
-        Raises RequestError, CheckpointError.
-
-        ``session`` is a random text, the same for all tiers and ranks of a run. Where the trainer
-        removes old versions, the newest ``keep`` stay, and one for each ``every`` steps (0 for
-        none).
+        ``session``: the same for all tiers and ranks of a run. ``keep``, ``every``: :func:`kept`.
         """
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
-        """Make sure that versions can be written, as far as that can be known now.
-
-        Raises CheckpointError.
-        """
+        """Make sure that versions can be written, as far as that can be known now."""
 
     def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
-        """Write as this generation of a job; from now on nothing of an older one becomes visible.
-
-        Raises CheckpointError: a newer one has started.
-        """
+        """Write as this generation, and shut out older ones. Raises CheckpointError: it is old."""
 
     def epoch(self, job: str) -> int:
-        """The newest generation that has started, 0 if none has. Raises CheckpointError."""
+        """The newest generation that has started, 0 if none has."""
         return 0
 
     @abstractmethod
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+    def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
         """Take one rank's part of a version; its memory is free on return.
 
-        ``acknowledged`` is called as soon as the whole version, of all ranks, is safe at a level:
-        once for each level that this tier reaches, the weakest first, perhaps from another thread
-        after this method has returned.
-
-        Raises:
-            CheckpointError: it is not safe.
-            TierBusyError: a place that is to have it has no room now: skip this version, or put the
-                same shard again.
+        ``acknowledged`` is called once for each level at which the whole version is safe, the
+        weakest first, perhaps from another thread after the return. Raises TierBusyError: there is
+        no room now: skip this version, or put the same shard again.
         """
 
     @abstractmethod
@@ -120,23 +135,14 @@ class Tier(ABC):
 
     @abstractmethod
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """A verified file of this version: the tier's own, or one made in ``folder``.
-
-        Raises CheckpointError.
-        """
+        """A verified file of this version: the tier's own, or one made in ``folder``."""
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that existed once and are incomplete now, newest first.
-
-        Raises CheckpointError.
-        """
+        """The versions that existed once and are incomplete now, newest first."""
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
-
-        Raises CheckpointError.
-        """
+        """Rename these and all damaged versions so that they no longer count; no bytes are lost."""
         raise CheckpointError(
             f"{self.url}: damaged versions cannot be set aside there; take another name for the job"
         )
@@ -150,17 +156,12 @@ class Tier(ABC):
 
 
 class Store(Tier):
-    """A tier that takes whole versions whose checksums are known.
+    """A tier that takes whole versions whose checksums are known, from one node's threads."""
 
-    One node writes to it, from several threads.
-
-    ``fills``: whether a version can be written while it is still arriving.
-    """
-
-    fills: ClassVar[bool] = False
+    fills: ClassVar[bool] = False  # whether a version can be written while it is still arriving
 
     def __init__(self, keep: int, every: int, session: str) -> None:
-        """As in :meth:`Tier.open`, but ``keep=0`` keeps all, and one rank needs no session."""
+        """As in :meth:`Tier.open`, but ``keep=0`` keeps all."""
         if keep:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self._keep = keep
@@ -169,14 +170,17 @@ class Store(Tier):
         self._warned = set[str]()
         self._writing = threading.RLock()
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+    def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
         shard.check()
         with self._writing:
             self._put(shard)
             if self.volatile:
                 acknowledged(Level.LOCAL)
-                where = "is in this machine's memory only"
-                shard.lost(CheckpointError(f"{self.url}: version {shard.version} {where}"))
+                shard.lost(
+                    CheckpointError(
+                        f"{self.url}: version {shard.version} is in this machine's memory only"
+                    )
+                )
             else:
                 acknowledged(Level.DURABLE)
             if self._keep and not shard.rank:
@@ -184,10 +188,16 @@ class Store(Tier):
 
     @abstractmethod
     def _put(self, shard: Shard) -> None:
-        """Write one rank's part, and wait until the whole is committed. Raises CheckpointError."""
+        """Write one rank's part, and wait until the whole is committed."""
+
+    def _write_whole(
+        self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None
+    ) -> None:
+        crcs: list[int] = []
+        final = seal(image, shard.layout, crcs, ready=ready)
+        self.write(NewVersion(image, shard.job, shard.version, final, lambda: shard.manifest(crcs)))
 
     def _prune(self, job: str, newest: int) -> None:
-        """Remove what retention lets go; the version that was just written is durable and stays."""
         try:
             found = self.versions(job)
             self._notice(job, newest, {m.version for m in found})
@@ -205,32 +215,18 @@ class Store(Tier):
 
     @abstractmethod
     def open_for_writing(self, *, shared: bool = False) -> None:
-        """Make sure that it can be written to; clear up what a killed node left.
+        """Clear up what a killed node left. Raises CheckpointError: it cannot be written to.
 
-        Raises CheckpointError.
-
-        ``shared``: other nodes that say so too may write there, no two of them versions of the same
-        job.
+        ``shared``: other nodes that say so too may write there, no two of them versions of one job.
         """
 
     @abstractmethod
-    def write(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-    ) -> None:
-        """Write a checkpoint and its commit record, see :class:`VersionFolder`.
-
-        Raises CheckpointError: it was not written; of its number the old version, if any, or the
-        new one is complete.
-        """
+    def write(self, new: NewVersion) -> None:
+        """Write a checkpoint and its record durably; on an error the old or the new is complete."""
 
     @abstractmethod
     def unrecorded(self, job: str) -> set[int]:
-        """The damaged versions of which only the record is gone. Raises CheckpointError."""
+        """The damaged versions of which only the record is gone."""
 
     @abstractmethod
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
@@ -241,11 +237,11 @@ class Store(Tier):
 
     @abstractmethod
     def jobs(self) -> set[str]:
-        """The jobs of which there is anything. Raises CheckpointError."""
+        """The jobs of which there is anything."""
 
     @abstractmethod
     def delete(self, job: str, version: int) -> None:
-        """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
+        """Remove a version, if it is there."""
 
     def expired(self, job: str, records: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
         """The checkpoints in ``records``, and files without a record, that retention drops."""
@@ -259,21 +255,14 @@ class Store(Tier):
 def without_secrets(url: str) -> str:
     """A URL without passwords and tokens."""
     begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
-    return re.sub(
-        r"([?&](?!replicas=)[^=&#]*=)[^&#]*",
-        r"\1***",
-        re.sub(rf"({begin})[^/@,]*@", r"\1***@", url),
-    )
+    url = re.sub(rf"({begin})[^/@,]*@", r"\1***@", url)
+    return re.sub(r"([?&](?!replicas=)[^=&#]*=)[^&#]*", r"\1***", url)
 
 
 def download(
     pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str
 ) -> Path:
-    """Write a checkpoint's bytes to a new file in ``folder``, atomically, without a record.
-
-    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and
-    what ``pieces`` raises.
-    """
+    """Write a checkpoint to a new file, without a record. Raises DamagedError, CheckpointError."""
     path = folder / file_name(manifest.job, manifest.version)
     with failing(path), contextlib.closing(pieces), hidden_path(path) as hidden:
         folder.mkdir(parents=True, exist_ok=True)

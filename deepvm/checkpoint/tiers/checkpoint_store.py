@@ -1,17 +1,22 @@
 """Checkpoints in a store of objects: which count, and how one rank or several write one.
 
-A checkpoint is an object that plain ``torch.load`` reads and its commit record next to it,
-``JOB-VERSION.gEPOCH-RANDOM.pt`` and ``….json``. These names are never written again, and a
-checkpoint counts once the job's ledger lists its name: killed writers, lost replies and late
-requests leave objects that do not count, which the next run removes. Parts of several ranks are
-joined first (:mod:`deepvm.checkpoint.tiers.bucket_parts`).
+A checkpoint is an object, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its commit record, ``….json``.
+These names are never written again, and a checkpoint counts once the job's ledger lists its name:
+what killed writers, lost replies and late requests leave does not count.
+
+Of several ranks each sends its bytes and their CRC-32 as a hidden object, a part,
+``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``. Rank 0 reads the parts, writes the version, and
+removes them, by which the others know.
 """
 
-from __future__ import annotations
-
+import hashlib
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+import mmap
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,31 +25,42 @@ from deepvm.checkpoint.files.file_names import (
     check_job,
     epoch_of,
     file_name,
-    labelled_name,
+    labeled_name,
     new_label,
-    parse_labelled,
+    parse_labeled,
 )
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.files.shared_file_write import until
+from deepvm.checkpoint.format.checksums import crc32
+from deepvm.checkpoint.format.layout import Segment
+from deepvm.checkpoint.format.manifest import (
+    SUFFIX,
+    UNRECORDED,
+    CommitRecord,
+    Damage,
+    NewVersion,
+    Shard,
+)
 from deepvm.checkpoint.tiers.base import Store, download
-from deepvm.checkpoint.tiers.bucket_parts import Parts
-from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile, StaleError
-from deepvm.checkpoint.tiers.object_store import ObjectStore, submit
+from deepvm.checkpoint.tiers.object_store import Ledger, LedgerFile, ObjectStore, StaleError, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
+# Times to list and read a job's versions, of which one may be removed or replaced in between
 _LOOKS = 5
-"""Times to list and read a job's versions, of which one may be removed or replaced in between."""
+LIMIT_S = 60.0  # How long to wait for other ranks, besides the time for the bytes
+_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_CRC_BYTES = 4
+# The CRC-32 of any bytes that their own CRC-32 follows, the lowest byte first
+_CRC_OF_SUMMED = 0x2144DF1C
 
 
 class CheckpointStore(Store):
-    """A part of a store of objects."""
+    """A part of a store of objects. ``records``: the suffixes of an object's commit records."""
 
-    streams: ClassVar[bool] = True
+    streams = True
     shared = True
     records: ClassVar[tuple[str, ...]] = (SUFFIX,)
-    """Suffixes of an object's commit records."""
 
     def __init__(
         self, objects: ObjectStore, *, keep: int = 0, every: int = 0, session: str = ""
@@ -52,7 +68,7 @@ class CheckpointStore(Store):
         super().__init__(keep, every, session)
         self._objects = objects
         self.url = objects.url
-        self._parts = Parts(objects, session)
+        self._run = hashlib.sha256(session.encode()).hexdigest()[:8]
         self._epochs = dict[str, int]()
         self._cleared = set[str]()
 
@@ -65,14 +81,9 @@ class CheckpointStore(Store):
             self._epochs[job] = epoch
 
     def epoch(self, job: str) -> int:
-        found = self.ledger(job).read()
-        if found is None:
-            return 0
-        return found.epoch
+        return (self.ledger(job).read() or Ledger()).epoch
 
     def ledger(self, job: str) -> LedgerFile:
-        """The generations of a job; where its ledger was lost, all that is there counts again."""
-
         def all_there() -> dict[str, str]:
             labels = self._labels(job, self._sizes(f"{check_job(job)}-"))
             return {str(version): max(found, key=epoch_of) for version, found in labels.items()}
@@ -84,64 +95,133 @@ class CheckpointStore(Store):
     def _has_ledger(self, job: str) -> bool:
         return True
 
-    def _drop(self, job: str, names: set[str]) -> None:
-        """Have these versions count no more."""
+    def _drop(self, job: str, versions: Iterable[int]) -> None:
         if self._has_ledger(job):
-            self.ledger(job).drop(names, self._epochs.get(job))
+            self.ledger(job).drop({str(version) for version in versions}, self._epochs.get(job))
 
     def jobs(self) -> set[str]:
         names = map(self._parsed, self._sizes(""))
         return {name[0] for name in names if name is not None}
 
-    def _write_whole(
-        self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None
-    ) -> None:
-        crcs: list[int] = []
-        final = seal(image, shard.layout, crcs, ready=ready)
-        self.write(image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
-
     def _put(self, shard: Shard) -> None:
-        """See :class:`Store`; of several ranks, rank 0 joins the parts."""
         if shard.layout.world == 1:
             self._write_whole(shard, shard.image, shard.ready)
             return
         epoch = self._epochs.get(shard.job)
         if epoch is not None:
             self.ledger(shard.job).check(epoch)  # before all of it is sent in vain
-        names = [self._parts.name(shard, rank, epoch or 0) for rank in range(1, shard.layout.world)]
+        names = [self._part_name(shard, rank, epoch or 0) for rank in range(1, shard.layout.world)]
         if shard.rank:
             own = names[shard.rank - 1]
+            otherwise = f"{own}: rank 0 did not commit it"
             try:
-                self._parts.send(shard, own)
-                self._parts.await_commit(shard, own, lambda: self._is_there(shard))
+                self._send_part(shard, own)
+                # Rank 0 removes parts after a failure, too: a part that is gone is no success.
+                self._until(lambda: not self._objects.sizes(own), shard, otherwise)
+                if not any(
+                    (m.version, m.layout) == (shard.version, shard.layout.digest)
+                    for m in self.versions(shard.job)
+                ):
+                    raise CheckpointError(f"{self.url}: {otherwise}")
             except BaseException:
                 self._discard([own])
                 raise
             return
         if shard.job not in self._cleared:
             try:
-                self._parts.clear(shard.job, epoch or 0)
+                self._clear_parts(shard.job, epoch or 0)
             except CheckpointError as error:  # it may be allowed to write and not to list
                 log.debug("%s", error)
         try:
-            self._write_whole(shard, self._parts.joined(shard, names))
+            self._write_whole(shard, self._joined(shard, names))
         finally:  # so that the other ranks stop waiting, also after a failure
             self._discard(names)
 
-    def _is_there(self, shard: Shard) -> bool:
-        digest = shard.layout.digest
-        return any(
-            m.version == shard.version and m.layout == digest for m in self.versions(shard.job)
-        )
+    def _part_name(self, shard: Shard, rank: int, epoch: int) -> str:
+        # A step may be saved twice, and a rank may still be at the last save
+        attempt = f"{shard.version}.{epoch}.{self._run}.{shard.attempt}"
+        return f"{self._folder(shard.job)}{attempt}.{rank}"
 
-    def write(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
+    def _folder(self, job: str) -> str:
+        return f"{self._objects.prefix}.parts/{check_job(job)}/"
+
+    def _clear_parts(self, job: str, epoch: int) -> None:
+        folder = self._folder(job)
+
+        def is_older(name: str) -> bool:
+            words = name.rpartition("/")[2].split(".")
+            own = len(words) == 5 and words[1].isdigit() and words[2] != self._run
+            return own and int(words[1]) <= epoch
+
+        with self._objects.errors("remove parts of earlier runs"):
+            self._objects.remove(*filter(is_older, self._objects.sizes(folder)))
+        self._objects.abort_unfinished(folder, is_older)
+
+    def _send_part(self, shard: Shard, name: str) -> None:
+        share = _Share(shard.layout.shards[shard.rank])
+        crc = 0
+
+        def final() -> Iterator[int]:
+            nonlocal crc
+            for (offset, length), end in zip(share.segments, share.ends, strict=True):
+                shard.ready(offset + length)
+                crc = crc32(shard.image[offset : offset + length], crc)
+                yield end
+            yield share.size + _CRC_BYTES
+
+        def read(start: int, end: int) -> bytes:
+            # The checksum follows the bytes: it is known once the last of them was final.
+            own = b"".join(shard.image[a:b] for a, b in share.places(start, min(end, share.size)))
+            summed = crc.to_bytes(_CRC_BYTES, "little")
+            return own + summed[max(start - share.size, 0) : max(end - share.size, 0)]
+
+        with self._objects.errors(f"write {name}"):
+            self._objects.upload(name, share.size + _CRC_BYTES, read, final())
+
+    def _joined(self, shard: Shard, names: Sequence[str]) -> memoryview:
+        """The whole version, but for its checksums; ``names``: of the parts of ranks 1, 2, ..."""
+        layout = shard.layout
+        start = names[0].rpartition(".")[0] + "."
+        sizes = dict[str, int]()
+
+        def all_there() -> bool:
+            sizes.update(self._objects.sizes(start))
+            return sizes.keys() >= set(names)
+
+        self._until(all_there, shard, f"version {shard.version}: not all ranks sent their part")
+        image = memoryview(mmap.mmap(-1, layout.size))
+        for offset, length in layout.shards[shard.rank]:
+            shard.ready(offset + length)
+            image[offset : offset + length] = shard.image[offset : offset + length]
+        for name, segments in zip(names, layout.shards[1:], strict=True):
+            self._read_part(name, sizes[name], _Share(segments), image, shard)
+        return image
+
+    def _read_part(
+        self, name: str, size: int, share: "_Share", image: memoryview, shard: Shard
     ) -> None:
+        crc = done = 0
+        if size == share.size + _CRC_BYTES:
+            with self._objects.errors(f"read {name}"):
+                for piece in self._objects.pieces(name, size):
+                    shard.ready(shard.layout.size)  # it may be given up for a newer version
+                    own = memoryview(piece)[: max(share.size - done, 0)]
+                    at = 0
+                    for start, end in share.places(done, done + len(own)):
+                        image[start:end] = own[at : at + end - start]
+                        at += end - start
+                    crc = crc32(piece, crc)
+                    done += len(piece)
+        if done != size or crc != _CRC_OF_SUMMED:
+            raise DamagedError(f"{self.url}: {name} is not what its rank sent")
+
+    def _until(self, done: Callable[[], bool], shard: Shard, otherwise: str) -> None:
+        deadline = time.monotonic() + LIMIT_S + shard.moving_s
+        with self._objects.errors("list its parts"):
+            until(done, shard, deadline, f"{self.url}: {otherwise}", _PAUSE_S, _LONGEST_PAUSE_S)
+
+    def write(self, new: NewVersion) -> None:
+        job = new.job
         with self._writing:
             epoch = self._epochs.get(job)
             ledger = self.ledger(job)
@@ -151,31 +231,28 @@ class CheckpointStore(Store):
                 ledger.ensure()
                 self._clear(job, epoch)
             label = new_label(epoch or 0)
-            key = self._key(job, version, label)
+            key = self._key(job, new.version, label)
             with self._objects.errors(f"write {key}"):
                 try:
-                    self._objects.upload(key, len(image), reader(image), final)
-                    self._objects.write(key + SUFFIX, manifest().to_json())
+                    self._objects.upload(key, len(new.image), reader(new.image), new.final)
+                    self._objects.write(key + SUFFIX, new.manifest().to_json())
                 except BaseException:
                     self._discard(self._names(key))
                     raise
             try:
-                before = ledger.add(str(version), label, epoch)
+                before = ledger.add(str(new.version), label, epoch)
             except StaleError:
                 self._discard(self._names(key))
                 raise
             newest = before.epoch if epoch is None else epoch
             try:
-                others = self._labels_of(job, version) - {label}
+                for other in self._labels_of(job, new.version) - {label}:
+                    if epoch_of(other) <= newest:
+                        self._discard(self._names(self._key(job, new.version, other)))
             except CheckpointError as error:
-                log.warning("an earlier version %d stays: %s", version, error)
-                return
-            for other in others:
-                if epoch_of(other) <= newest:
-                    self._discard(self._names(self._key(job, version, other)))
+                log.warning("an earlier version %d stays: %s", new.version, error)
 
     def _clear(self, job: str, epoch: int | None) -> None:
-        """Remove what killed writers left, once, before the first version of this run."""
         self._abort_uploads(job, epoch)
         try:
             # In this order: what is listed was sent before
@@ -208,20 +285,14 @@ class CheckpointStore(Store):
             log.debug("%s", error)
 
     def open_for_writing(self, *, shared: bool = False) -> None:
-        """See :class:`Store`.
-
-        A wrong name or a missing permission fails now, not with the first version.
-
-        There is no lock: that no other node writes there is up to the user.
-        """
+        """There is no lock: that no other node writes there is up to the user."""
         self.versions("job")
         self.prove()
 
     def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; its record goes first, after its entry in the ledger."""
         epoch = self._epochs.get(job)
         labels = self._labels_of(job, version)
-        self._drop(job, {str(version)})
+        self._drop(job, [version])
         for label in labels:
             if epoch is None or epoch_of(label) <= epoch:
                 key = self._key(job, version, label)
@@ -229,7 +300,6 @@ class CheckpointStore(Store):
                     self._objects.remove(*self._names(key))
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`; others are logged once."""
         found = self._look(job).values()
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._warned:
@@ -249,7 +319,6 @@ class CheckpointStore(Store):
         }
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
         added = aside_suffix()
         epoch = self._epochs.get(job)
         sizes, keys = self._counting(job)
@@ -261,7 +330,7 @@ class CheckpointStore(Store):
                 for name in self._names(keys[version]):
                     if name in sizes:
                         self._objects.rename(name, name + added)
-        self._drop(job, {str(version) for version in numbers})
+        self._drop(job, numbers)
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         for key, found in self._look(job, version).items():
@@ -271,21 +340,20 @@ class CheckpointStore(Store):
         raise FileNotFoundError(f"{self.url}: version {version} of {job}")
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        job = manifest.job
-        version = manifest.version
-        key = self._counting(job)[1].get(version)
+        key = self._counting(manifest.job)[1].get(manifest.version)
         if key is None:
-            raise CheckpointError(f"{self.url}: version {version} of {job} is gone")
+            raise CheckpointError(
+                f"{self.url}: version {manifest.version} of {manifest.job} is gone"
+            )
         return download(self._chunks(manifest, key), manifest, folder, f"{self.url}: {key}")
 
     def _chunks(self, manifest: CommitRecord, key: str) -> Generator[memoryview, None, None]:
-        """Bytes in order, unverified. Raises CheckpointError."""
         with self._objects.errors(f"read {key}"):
             for piece in self._objects.pieces(key, manifest.size):
                 yield memoryview(piece)
 
     def _look(self, job: str, only: int | None = None) -> dict[str, CommitRecord | Damage]:
-        """The commit record or damage of each checkpoint, or one, by object name, newest first."""
+        """The commit record or damage of each checkpoint, or ``only`` one, by object name."""
         for _ in range(_LOOKS):
             sizes, keys = self._counting(job)
             numbers = [n for n in sorted(keys, reverse=True) if only in (None, n)]
@@ -301,10 +369,7 @@ class CheckpointStore(Store):
         )
 
     def _counting(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
-        """Bytes of a job's objects, and the name of each version that counts.
-
-        Raises CheckpointError.
-        """
+        """Bytes of a job's objects, and the name of each version that counts."""
         known: dict[int, str] = {}
         while True:
             ledger = None
@@ -361,16 +426,15 @@ class CheckpointStore(Store):
     def _manifest(self, name: str) -> CommitRecord | None:
         with self._objects.errors(f"read {name}"):
             data = self._objects.content(name)
+        if data is None:
+            return None
         try:
-            if data is None:
-                return None
             return CommitRecord.from_json(data)
         except RequestError as error:
             raise DamagedError(f"its commit record: {error}") from None
 
     def _key(self, job: str, version: int, label: str = "") -> str:
-        """Name of a version's object; ``label``: of the generation that wrote it."""
-        return self._objects.prefix + labelled_name(job, version, label)
+        return self._objects.prefix + labeled_name(job, version, label)
 
     def _names(self, key: str) -> list[str]:
         """The records of an object, which go first, and the object."""
@@ -381,8 +445,7 @@ class CheckpointStore(Store):
             return self._objects.sizes(self._objects.prefix + start)
 
     def _parsed(self, key: str) -> tuple[str, int, str] | None:
-        """Job, version and label of an object or its record."""
-        return parse_labelled(key[len(self._objects.prefix) :].removesuffix(SUFFIX))
+        return parse_labeled(key[len(self._objects.prefix) :].removesuffix(SUFFIX))
 
     def _labels(self, job: str, keys: Iterable[str]) -> dict[int, set[str]]:
         """The labels of each version with an object or record; "" is an unlabeled object."""
@@ -407,3 +470,22 @@ class CheckpointStore(Store):
 def reader(image: memoryview) -> Callable[[int, int], bytes]:
     """What returns a range of an image."""
     return lambda start, end: bytes(image[start:end])
+
+
+class _Share:
+    """A rank's ranges of a file, as one stream of bytes."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self.ends = list(accumulate(length for _, length in segments))
+        self.size = self.ends[-1] if self.ends else 0
+
+    def places(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        number = bisect_right(self.ends, start)
+        while start < end:
+            offset, length = self.segments[number]
+            begin = offset + start - (self.ends[number] - length)
+            count = min(end, self.ends[number]) - start
+            yield begin, begin + count
+            start += count
+            number += 1

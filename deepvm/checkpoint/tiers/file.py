@@ -1,31 +1,22 @@
-"""``file:///folder``: versions on a local or mounted file system, durable when acknowledged.
-
-They are as durable as the folder: the machine's own disk does not survive the loss of the machine,
-and memory (``/dev/shm``, tmpfs) only the end of the process, which is all that is then
-acknowledged.
-"""
-
-from __future__ import annotations
+"""``file:///folder``: versions on a local or mounted file system, as durable as that is."""
 
 import errno
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
-from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.files.shared_file_write import put_part
-from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
-from deepvm.checkpoint.files.writer_lock import NODE
+from deepvm.checkpoint.files.version_dir import NODE, YOUNG_S, EpochFile, VersionFolder
 from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, NewVersion, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import sync
@@ -36,25 +27,13 @@ log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
 # Dropping a query would write elsewhere
 _URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")
-_NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "ceph",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "9p",
-    "afs",
-    "glusterfs",
+_NETWORK = re.compile(
+    r"nfs4?|cifs|smb3|smbfs|ceph|lustre|gpfs|beegfs|9p|afs|glusterfs|fuse\..*", re.DOTALL
 )
-_READ_BYTES = 2**20
-"""Of memory for each reader, besides that for versions."""
+_READ_BYTES = 2**20  # Of memory for each reader, besides that for versions
 
 
-class FileTier(Store):
+class FileTier(VersionFolder, Store):
     """A folder; with several ranks, one that all of them see."""
 
     form = "file:///folder"
@@ -62,13 +41,12 @@ class FileTier(Store):
     away = False  # nothing tells a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Nothing is created before the first save. For the arguments see :class:`Store`."""
-        super().__init__(keep, every, session)
-        self.folder = VersionFolder(folder)
+        VersionFolder.__init__(self, folder)
+        Store.__init__(self, keep, every, session)
         self.url = f"file://{folder}"
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
-        self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
+        self.shared = _NETWORK.fullmatch(medium.kind) is not None
         self._jobs = set[str]()
         self._known: dict[str, set[int]] = {}
         self._node_lock = FileLock(folder / NODE, 0o666)
@@ -78,13 +56,11 @@ class FileTier(Store):
         return cls(folder_of(url, option), keep=keep, every=every, session=session)
 
     def prove(self) -> None:
-        """See :meth:`Tier.prove`; warns of a folder in memory."""
         if self.volatile:
-            log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
-        place = durable_write.existing(self.folder.path)
-        if not (
-            place.is_dir() and os.access(place, os.W_OK | os.X_OK) and self._takes_folders(place)
-        ):
+            log.warning("%s is %s", self.url, durable_write.medium(self.path))
+        place = durable_write.existing(self.path)
+        usable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        if not usable or not self._takes_folders(place):
             raise CheckpointError(
                 f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
@@ -101,37 +77,30 @@ class FileTier(Store):
             # Old versions may still be restored, or give way
             return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
-    def begin(self, job: str, epoch: int) -> None:
-        self.folder.begin(job, epoch)
-
     def epoch(self, job: str) -> int:
-        return EpochFile(self.folder.path, job).read()
+        return EpochFile(self.path, job).read()
 
     def _put(self, shard: Shard) -> None:
         if shard.layout.world > 1:
-            put_part(self.folder, shard, self._session)
+            put_part(self, shard, self._session)
             return
-        crcs: list[int] = []
-        # Chunks are written while those after them are still being copied and summed: the disk is
-        # the slowest.
-        final = seal(shard.image, shard.layout, crcs, ready=shard.ready)
         home = shard.home
-        if home is None or home.parent != self.folder.path:
-            self.folder.write(
-                shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs)
-            )
-        else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
-            for _ in final:
-                pass
-            with durable_write.failing(home):
-                point("home.before-sync")
-                sync(home)
-                point("home.after-sync")
-            self.folder.adopt(home, shard.manifest(crcs))
+        if home is None or home.parent != self.path:
+            self._write_whole(shard, shard.image, shard.ready)
+            return
+        # The bytes are in a file of this folder as soon as they are final (strategy D)
+        crcs: list[int] = []
+        for _ in seal(shard.image, shard.layout, crcs, ready=shard.ready):
+            pass
+        with durable_write.failing(home):
+            point("home.before-sync")
+            sync(home)
+            point("home.after-sync")
+        self.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
 
     def open_for_writing(self, *, shared: bool = False) -> None:
-        path = self.folder.path
+        path = self.path
         with durable_write.failing(path, "used for versions"):
             durable_write.make_folder(path)
             if not self._node_lock.take(shared=shared):
@@ -142,29 +111,23 @@ class FileTier(Store):
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: cannot be used for versions: it is not writable")
         # What another node or a trainer is writing must not be taken for what a killed one left.
-        with self.folder.writer_lock.alone() as alone:
-            self.folder.sweep(0 if alone and not shared else YOUNG_S)
+        with self.writer_lock.alone() as alone:
+            self.sweep(0 if alone and not shared else YOUNG_S)
 
-    def write(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-    ) -> None:
-        """See :class:`Store`. Frees the memory of other jobs: nodes never learn that they ended."""
+    def write(self, new: NewVersion) -> None:
+        """Free the spares of other jobs, too: nodes never learn that they ended."""
+        check_job(new.job)
         with self._writing:
-            for other in self._jobs - {job}:
-                self.folder.drop_spare(other)
-            self._jobs = {job}
-        self.folder.write(image, job, version, final, manifest)
+            for other in self._jobs - {new.job}:
+                self.drop_spare(other)
+            self._jobs = {new.job}
+        super().write(new)
 
     def unrecorded(self, job: str) -> set[int]:
-        return {f.version for f in self.folder.found(job) if f.problem == UNRECORDED}
+        return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
-        path = self.folder.file(job, version)
+        path = self.file(job, version)
         try:
             manifest = read_manifest(path)
             stream = path.open("rb")
@@ -175,20 +138,18 @@ class FileTier(Store):
         return manifest, _pieces(stream, path, manifest.size)
 
     def jobs(self) -> set[str]:
-        return {row.job for row in self.folder.found()}
+        return {row.job for row in self.found()}
 
-    def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; the next version overwrites its file if it is of the same job."""
+    def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         with self._writing:
-            self.folder.delete(job, version, spare=job in self._jobs)
+            super().delete(job, version, spare=spare or job in self._jobs)
 
     def _notice(self, job: str, newest: int, there: set[int]) -> None:
         """Warn once if another run seems to write this job's checkpoints to this folder."""
-        known = self._known.get(job)
-        if known is None:
-            others = {v for v in there if v > newest}
+        if job in self._known:
+            others = there - self._known[job] - {newest}
         else:
-            others = there - known - {newest}
+            others = {v for v in there if v > newest}
         self._known[job] = there
         if others and job not in self._warned:
             self._warned.add(job)
@@ -200,27 +161,16 @@ class FileTier(Store):
                 " one another name, in DEEPVM_JOB"
             )
 
-    def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        return self.folder.manifests(job)
-
-    def damaged(self, job: str) -> tuple[Damage, ...]:
-        return self.folder.damaged(job)
-
-    def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
-        self.folder.set_aside(job, versions)
-
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        path = self.folder.file(manifest.job, manifest.version)
+        path = self.file(manifest.job, manifest.version)
         verify(path, manifest)
         return path
 
     def close(self) -> None:
-        """Remove spares, and let another node write there."""
         with self._writing:
             for job in self._jobs:
-                self.folder.drop_spare(job)
-            self.folder.writer_lock.leave()
+                self.drop_spare(job)
+            self.writer_lock.leave()
             self._node_lock.release()
 
 
@@ -237,7 +187,6 @@ def folder_of(url: str, option: str) -> Path:
 
 
 def _pieces(stream: BufferedReader, path: Path, size: int) -> Iterator[memoryview]:
-    """A file's bytes, each piece in the same memory."""
     buffer = memoryview(bytearray(min(_READ_BYTES, size)))
     with stream, durable_write.failing(path, "read"):
         for start in range(0, size, _READ_BYTES):

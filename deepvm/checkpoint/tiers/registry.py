@@ -1,7 +1,5 @@
 """Storage tiers by URL scheme: a tier is one module and one line here."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 
+# Scheme -> ``module:class``, imported when first used
 TIERS = {
     "file": "deepvm.checkpoint.tiers.file:FileTier",
     "tcp": "deepvm.checkpoint.tiers.striped:StripedTier",
@@ -20,7 +19,6 @@ TIERS = {
     "gs": "deepvm.checkpoint.tiers.cloud:CloudTier",
     "az": "deepvm.checkpoint.tiers.cloud:CloudTier",
 }
-"""Scheme -> ``module:class``, imported when first used."""
 
 
 def find_tier(url: str) -> type[Tier] | None:
@@ -35,9 +33,8 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     """The tier of a URL, see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
-        if ":" in url or not url:
-            meant = ""
-        else:
+        meant = ""
+        if url and ":" not in url:
             meant = f"did you mean {Path(url).absolute().as_uri()}? Else "
         raise RequestError(option, url, meant + forms())
     return kind.open(url, session, keep, every, option)

@@ -1,38 +1,27 @@
 """``tcp://a:7070,b:7070?replicas=2``: memory nodes of which so many keep each version, whole.
 
-A version is remote when that many nodes have it, so the loss of all but one of them loses nothing
-acknowledged: each still has it, or a newer one. It is durable when, besides, a disk of one of them
-has it.
-
 Every rank sends to the first nodes of the list that answer, and to the next one instead of one
-that fails. Ranks do not talk about it: where they chose differently the version stays
-unacknowledged, and until one is acknowledged again all nodes get them. A node leaves by going
-silent and joins by answering again, or for the first time: the list may name nodes that are still
-to come, fewer than ``replicas`` when a run starts. What a node missed is not copied to it; the next
-version is.
-
-A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of
-them, unless that has come back empty, which cannot be known.
+that fails. Where ranks chose differently the version stays unacknowledged, and until one is
+acknowledged again all nodes get them. What a node missed is not copied to it. A reader needs all
+but ``replicas - 1`` nodes to answer.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Acknowledge, CommitRecord, Damage, Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
-from deepvm.checkpoint.tiers.base import all_settled
-from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
+from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
 from deepvm.errors import (
     CheckpointError,
@@ -50,11 +39,47 @@ _STALE_S = 1.0  # a node that had its copy so long ago may have lost it since
 _T = TypeVar("_T")
 
 
+class NodeGroup(Tier):
+    """Nodes, in the same order in every run."""
+
+    streams = True
+
+    def __init__(self, nodes: Sequence[TcpTier], limit: int) -> None:
+        urls = [node.url for node in nodes]
+        if not 2 <= len(nodes) <= limit or len(set(urls)) < len(urls):
+            raise RequestError("tiers", ",".join(urls), f"2 to {limit} memory nodes, each once")
+        self._nodes = tuple(nodes)
+        self.url = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
+        self.shared = any(node.shared for node in nodes)
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+
+def at_once(work: Callable[..., _T], *arguments: Iterable[Any]) -> list[Future[_T]]:
+    """Call ``work`` as :func:`map` does, each in a thread of its own, and wait for all."""
+    calls = [(Future[_T](), *each) for each in zip(*arguments, strict=True)]
+    # Not an executor: those refuse work at the end of a program, when the last version is still to
+    # be sent.
+    threads = [
+        threading.Thread(
+            target=fulfil, args=(future, work, *each), name="deepvm-nodes", daemon=True
+        )
+        for future, *each in calls
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [future for future, *_ in calls]
+
+
 @dataclass(frozen=True)
 class ReplicatedRecord(CommitRecord):
-    """A checkpoint and its copies: each node's number in the list, and the node's record."""
+    """A checkpoint and its copies."""
 
-    copies: tuple[tuple[int, CommitRecord], ...] = ()
+    copies: tuple[tuple[int, CommitRecord], ...] = ()  # number of a node, and its record
 
 
 class ReplicatedTier(NodeGroup):
@@ -65,10 +90,6 @@ class ReplicatedTier(NodeGroup):
     def __init__(
         self, nodes: Sequence[TcpTier], replicas: int, *, retry_s: float = _RETRY_S
     ) -> None:
-        """Take the nodes, those first that are to have the versions. Raises RequestError.
-
-        ``retry_s``: how often a silent node is asked whether it is there again.
-        """
         super().__init__(nodes, MOST_NODES)
         if not 2 <= replicas <= len(nodes):
             allowed = f"2 to {len(nodes)}" if len(nodes) > 2 else "2"
@@ -80,7 +101,7 @@ class ReplicatedTier(NodeGroup):
         self._silent: set[int] = set()
         self._owners: dict[str, int] = {}  # by the identity of a node's process
         self._begun: dict[str, int] = {}  # the generation of each job
-        self._told = set[str]()
+        self._warned = set[str]()
         self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
@@ -93,15 +114,13 @@ class ReplicatedTier(NodeGroup):
     def reads_memory(self) -> bool:
         return any(node.reads_memory for node in self._nodes)
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part.
-
-        Where a node had no room, the same shard may be put again: the others keep what they have.
-        """
+    def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
+        """Returns when ``replicas`` nodes have it; a busy one may be sent the same shard again."""
         check_job(shard.job)
         shard.check()
         with self._changed:
-            self._check_open()
+            if self._closed.is_set():
+                raise CheckpointError(f"{self.url}: the tier is closed")
             self._puts += 1
             copies = self._short
             self._short = None
@@ -111,20 +130,18 @@ class ReplicatedTier(NodeGroup):
             now = time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
-            if short:
-                count = len(waiting)
-            else:
-                count = min(self._replicas - len(there), len(waiting))
+            count = len(waiting)
+            if not short:
+                count = min(self._replicas - len(there), count)
             self._open.append(copies)
         errors: list[Exception] = []
 
         def send(_: int) -> None:
-            """Send to the next node until one has it."""
             while True:
-                try:
+                with self._changed:
+                    if not waiting:
+                        return
                     number = waiting.popleft()
-                except IndexError:
-                    return
                 try:
                     self._send(number, shard, copies)
                     return
@@ -147,42 +164,26 @@ class ReplicatedTier(NodeGroup):
         finally:
             self._watch()
 
-    def _send(self, number: int, shard: Shard, copies: _Copies) -> None:
+    def _send(self, number: int, shard: Shard, copies: "_Copies") -> None:
         node = self._nodes[number]
-        if not node.identity:
-            node.greet()
-        self._claim(number, node.identity)
+        identity = node.identity or node.greet()
+        self._claim(number, identity)
         copies.sending(number)
-
-        identity = node.identity
-
-        def reached(level: Level) -> None:
-            copies.reached(number, level, identity)
-
-        def lost(reason: CheckpointError) -> None:
-            copies.ended(number, reason)
-
-        node.put(replace(shard, lost=lost), reached)
+        lost = partial(copies.ended, number)
+        node.put(replace(shard, lost=lost), partial(copies.reached, number, identity))
         copies.taken(number)
 
     def _identity(self, number: int) -> str:
-        """The process that a node is now; empty if it does not answer."""
         try:
-            self._nodes[number].greet()
+            return self._nodes[number].greet()
         except CheckpointError:
             return ""
-        return self._nodes[number].identity
 
     def _claim(self, number: int, identity: str) -> None:
-        """Count a node by one of its names, or addresses.
-
-        Raises CheckpointError: it counts by another one.
-        """
         with self._changed:  # puts to both may be under way
+            owner = number
             if identity:
                 owner = self._owners.setdefault(identity, number)
-            else:
-                owner = number
             if owner != number and self._nodes[owner].identity == identity:
                 raise CheckpointError(
                     f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}"
@@ -190,19 +191,16 @@ class ReplicatedTier(NodeGroup):
             self._owners[identity] = number
 
     def _lost(self, number: int, error: CheckpointError) -> None:
-        """A node does not answer: send to others until it does."""
         with self._changed:
             if number in self._silent or self._closed.is_set():
                 return
             self._silent.add(number)
             self._nodes[number].identity = ""
             left = len(self._nodes) - len(self._silent)
-        rest = f"{left} of {len(self._nodes)} nodes are left"
-        if left >= self._replicas:
-            enough = ""
-        else:
-            enough = f"; no version is remote until {self._replicas} answer"
-        log.warning("%s; %s%s", error, rest, enough)
+        text = f"{error}; {left} of {len(self._nodes)} nodes are left"
+        if left < self._replicas:
+            text += f"; no version is remote until {self._replicas} answer"
+        log.warning("%s", text)
 
     def _watch(self) -> None:
         """Forget checkpoints that have ended; watch the others, and silent nodes."""
@@ -214,16 +212,15 @@ class ReplicatedTier(NodeGroup):
                     self._failed_put = max(self._failed_put, copies.put)
                 if copies.over:
                     self._open.remove(copies)
-            if (
-                self._closed.is_set()
-                or not (self._silent or self._open)
-                or self._watching is not None
-            ):
-                return
-            self._watching = threading.Thread(
-                target=self._ask_again, name="deepvm-silent-nodes", daemon=True
-            )
-            self._watching.start()
+            if self._watching is None and self._watched and not self._closed.is_set():
+                self._watching = threading.Thread(
+                    target=self._ask_again, name="deepvm-silent-nodes", daemon=True
+                )
+                self._watching.start()
+
+    @property
+    def _watched(self) -> bool:
+        return bool(self._silent or self._open)
 
     def _ask_again(self) -> None:
         """Poll silent nodes and those with overdue checkpoints until there are none."""
@@ -234,126 +231,101 @@ class ReplicatedTier(NodeGroup):
                 late = [c for c in self._open if c.overdue(now)]
             doubtful = {n for c in late for n in c.awaited} - silent
             for number in sorted(silent | doubtful):
+                node = self._nodes[number]
                 try:
-                    self._nodes[number].greet()
-                    for job, epoch in [*self._begun.items()]:  # it may have missed that
-                        self._nodes[number].begin(job, epoch)
-                except Exception as error:
-                    # Of any kind: without this thread a silent node stays out for good
-                    if number in doubtful and isinstance(error, UnreachableError):
+                    node.greet()
+                    for job, epoch in list(self._begun.items()):  # it may have missed that
+                        node.begin(job, epoch)
+                except UnreachableError as error:
+                    if number in doubtful:
                         self._lost(number, error)
                         silent.add(number)
-                    elif not isinstance(error, UnreachableError) and self._refused.get(
-                        number
-                    ) != str(error):
+                # Of any kind: without this thread a silent node stays out for good
+                except Exception as error:
+                    if self._refused.get(number) != str(error):
                         self._refused[number] = str(error)
-                        log.warning(
-                            "%s answers, and gets no versions: %s", self._nodes[number].url, error
-                        )
-                    continue
-                if number in silent:
-                    silent.remove(number)
-                    with self._changed:
-                        self._silent.discard(number)
-                    log.warning("%s answers: it gets versions from now on", self._nodes[number].url)
+                        log.warning("%s answers, and gets no versions: %s", node.url, error)
+                else:
+                    if number in silent:
+                        silent.remove(number)
+                        with self._changed:
+                            self._silent.discard(number)
+                        log.warning("%s answers: it gets versions from now on", node.url)
             for copies in late:
                 for number in copies.awaited & silent:
-                    copies.ended(
-                        number,
-                        CheckpointError(f"{self._nodes[number].url} does not answer any more"),
-                    )
+                    url = self._nodes[number].url
+                    copies.ended(number, CheckpointError(f"{url} does not answer any more"))
             self._watch()
             with self._changed:
-                if not self._silent and not self._open:
+                if not self._watched:
                     self._watching = None
                     return
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`.
-
-        Those that miss it leave an older generation fewer nodes than it needs.
-
-        They learn of it when they answer again; :meth:`versions` leaves out what the older one
-        completed there.
-        """
         self._begun[job] = epoch
         there = {number for number, _ in self._ask(lambda node: node.begin(job, epoch))}
         for number in {*range(len(self._nodes))} - there:
-            self._lost(
-                number,
-                UnreachableError(f"{self._nodes[number].url} has not heard of generation {epoch}"),
-            )
+            url = self._nodes[number].url
+            self._lost(number, UnreachableError(f"{url} has not heard of generation {epoch}"))
         self._watch()
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: includes checkpoints with fewer copies than requested.
-
-        Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be
-        on those alone.
-        """
-        found: dict[tuple[int, int, tuple[int, ...], str], list[tuple[int, CommitRecord]]] = {}
+        """Also those with few copies. Raises CheckpointError: the newest may be on silent nodes."""
+        found: dict[Hashable, list[tuple[int, CommitRecord]]] = {}
         parts = set[tuple[int, int]]()
-        for number, (rows, own) in self._ask(lambda node: node.look(job)):
+        for number, (rows, own, _) in self._ask(lambda node: node.look(job)):
             parts |= own
             for row in rows:
-                found.setdefault((row.version, row.size, row.crcs, row.layout), []).append(
-                    (number, row)
-                )
+                same = (row.version, row.size, row.crcs, row.layout)
+                found.setdefault(same, []).append((number, row))
         if not found:
-            same = {of for _, of in parts} == {len(self._nodes)}
-            refuse_parts(
-                job, self.url, parts, f"go on with {self.url.partition('?')[0]}" if same else ""
-            )
+            shared = {of for _, of in parts} == {len(self._nodes)}
+            advice = ""
+            if shared:
+                advice = f"go on with {self.url.partition('?')[0]}"
+            refuse_parts(job, self.url, parts, advice)
         records = []
         for copies in found.values():
             row = max((row for _, row in copies), key=lambda row: row.created)
-            facts = {f.name: getattr(row, f.name) for f in fields(CommitRecord)}
-            facts["epoch"] = max(row.epoch for _, row in copies)
-            records.append(ReplicatedRecord(**facts, copies=tuple(copies)))
+            epoch = max(row.epoch for _, row in copies)
+            facts = {**vars(row), "epoch": epoch, "copies": tuple(copies)}
+            records.append(ReplicatedRecord(**facts))
         # A newer generation began with what was acknowledged before: what an older one went on with
         # never counts. A run without a number is no generation.
         newest = max((r.epoch for r in records), default=0)
         first = min((r.version for r in records if r.epoch == newest), default=0)
-        late = [r for r in records if 0 < r.epoch < newest and r.version >= first]
-        for record in late:
-            records.remove(record)
-            number = record.version
-            log.warning("version %d of %s is left out: generation %d began", number, job, newest)
+        for record in list(records):
+            if 0 < record.epoch < newest and record.version >= first:
+                records.remove(record)
+                why = f"generation {newest} began"
+                log.warning("version %d of %s is left out: %s", record.version, job, why)
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`: those of which no node has a good copy."""
+        """Those of which no node has a good copy."""
         whole = {record.version for record in self.versions(job)}
-        rows = self._ask(lambda node: node.damaged(job))
-        found = {
-            d.version: replace(d, problem=f"{self._nodes[n].url}: {d.problem}")
-            for n, bad in rows
-            for d in bad
-        }
-        return tuple(found[number] for number in sorted(found.keys() - whole, reverse=True))
+        found = {}
+        for number, rows in self._ask(lambda node: node.damaged(job)):
+            for damage in rows:
+                problem = f"{self._nodes[number].url}: {damage.problem}"
+                found[damage.version] = replace(damage, problem=problem)
+        return tuple(found[version] for version in sorted(found.keys() - whole, reverse=True))
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         self._ask(lambda node: node.set_aside(job, versions))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`: the first copy that is undamaged."""
         problems: list[Exception] = []
+        name = f"version {manifest.version} of {manifest.job}"
         for number, copy in manifest.copies if isinstance(manifest, ReplicatedRecord) else ():
             try:
                 return self._nodes[number].fetch(copy, folder)
             except CheckpointError as error:
                 problems.append(error)
-                log.warning(
-                    "a copy of version %d of %s is skipped: %s",
-                    manifest.version,
-                    manifest.job,
-                    error,
-                )
+                log.warning("a copy of %s is skipped: %s", name, error)
         if not problems:
-            raise CheckpointError(
-                f"{self.url}: version {manifest.version} of {manifest.job} is not here"
-            )
+            raise CheckpointError(f"{self.url}: {name} is not here")
         raise next((p for p in problems if not isinstance(p, DamagedError)), problems[0])
 
     def settle(self, limit_s: float) -> bool:
@@ -365,16 +337,8 @@ class ReplicatedTier(NodeGroup):
         self._closed.set()
         super().close()
 
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise CheckpointError(f"{self.url}: the tier is closed")
-
     def _ask(self, question: Callable[[TcpTier], _T]) -> list[tuple[int, _T]]:
-        """The answers by the node's number.
-
-        Raises CheckpointError: too few nodes answer, see :meth:`versions`; or one refuses, which is
-        no silence.
-        """
+        """The answers with the nodes' numbers. A node that refuses is not silent: it raises."""
         errors: list[UnreachableError] = []
         answers: list[tuple[int, _T]] = []
         for number, future in enumerate(at_once(question, self._nodes)):
@@ -386,39 +350,27 @@ class ReplicatedTier(NodeGroup):
             raise CheckpointError(
                 f"{len(errors)} of {len(self._nodes)} nodes do not answer, and with"
                 f" {self._replicas} replicas what was acknowledged may be on those alone; leave"
-                " those out of the URL"
-                f" that are gone for good, or still to come: {errors[0]}"
+                f" those out of the URL that are gone for good, or still to come: {errors[0]}"
             )
-        for text in map(str, errors):
-            if text not in self._told:
-                self._told.add(text)
-                log.warning(
-                    "a memory node does not answer; another one has what was acknowledged: %s", text
-                )
+        for text in {str(error) for error in errors} - self._warned:
+            self._warned.add(text)
+            log.warning(
+                "a memory node does not answer; another one has what was acknowledged: %s", text
+            )
         return answers
 
 
+@dataclass(eq=False)
 class _Copies:
-    """What became of one version on the nodes, and what the trainer knows of it.
+    """What became of one version on the nodes, and what the trainer knows of it."""
 
-    Attributes:
-        put: counts them. remote: it is acknowledged. over: no more reports follow.
-    """
+    shard: Shard
+    acknowledged: Acknowledge
+    needed: int
+    put: int  # counts them
+    identity: Callable[[int], str]  # asks a node which process it is now
 
-    def __init__(
-        self,
-        shard: Shard,
-        acknowledged: Callable[[Level], None],
-        needed: int,
-        put: int,
-        identity: Callable[[int], str],
-    ) -> None:
-        """``identity``: asks a node which process it is now."""
-        self.shard = shard
-        self._acknowledged = acknowledged
-        self._needed = needed
-        self.put = put
-        self._ask_identity = identity
+    def __post_init__(self) -> None:
         self._change = threading.Condition(threading.RLock())
         self._taken: set[int] = set()
         self._remote: set[int] = set()
@@ -426,15 +378,14 @@ class _Copies:
         self._durable: set[int] = set()
         self._ended: dict[int, Exception] = {}
         self._sent_s: float | None = None
-        self.remote = self.over = False
+        self.remote = False  # acknowledged
+        self.over = False  # no more reports follow
 
     @property
     def there(self) -> set[int]:
         """Nodes that have their part, as far as is known."""
         with self._change:
-            gone = {
-                number for number, why in self._ended.items() if isinstance(why, VersionGoneError)
-            }
+            gone = {n for n, why in self._ended.items() if isinstance(why, VersionGoneError)}
             return (self._taken | self._remote) - gone
 
     @property
@@ -444,7 +395,6 @@ class _Copies:
             return self._taken - self._remote - self._ended.keys()
 
     def overdue(self, now: float) -> bool:
-        """Whether it was sent long ago and is still not acknowledged."""
         return (
             self._sent_s is not None
             and not (self.remote or self.over)
@@ -459,16 +409,15 @@ class _Copies:
                 self._since.pop(number, None)
 
     def taken(self, number: int) -> None:
-        """A node has verified this rank's part."""
         with self._change:
             self._taken.add(number)
 
-    def reached(self, number: int, level: Level, identity: str) -> None:
-        """A node has the whole version, in the memory of the process ``identity``."""
+    def reached(self, number: int, identity: str, level: Level) -> None:
+        """A node has the whole version."""
         with self._change:
             self._since.setdefault(number, (time.monotonic(), identity))
             others = self._remote - self._durable - {number}
-            ask = not self.remote and len(self._remote | {number}) >= self._needed
+            ask = not self.remote and len(self._remote | {number}) >= self.needed
         # Not under the lock: it takes a while
         gone = [other for other in others if ask and self._lost(other)]
         with self._telling():
@@ -482,7 +431,6 @@ class _Copies:
                 self._durable.add(number)
 
     def ended(self, number: int, reason: Exception) -> None:
-        """A node will say nothing more."""
         with self._telling():
             if isinstance(reason, VersionGoneError):
                 self._remote.discard(number)
@@ -492,32 +440,28 @@ class _Copies:
         """Whether a node that had the checkpoint has restarted since, as its identity shows."""
         since, identity = self._since[number]
         stale = bool(identity) and time.monotonic() - since > _STALE_S
-        return stale and self._ask_identity(number) not in ("", identity)
+        return stale and self.identity(number) not in ("", identity)
 
     def sent(self, errors: Sequence[Exception]) -> None:
         """No node is being sent to any more. Raises CheckpointError: too few took this part."""
         with self._telling():
-            there = (
-                self.there
-            )  # of an answer that was lost the node may have reported in another way
-            if len(there) < self._needed:
-                if errors and all(isinstance(e, TierBusyError) for e in errors):
+            # Of an answer that was lost the node may have reported in another way
+            there = self.there
+            if len(there) < self.needed:
+                reasons = [e for e in errors if not isinstance(e, TierBusyError)]
+                if errors and not reasons:
                     raise errors[0]
                 self._finish()
-                known = [*errors, *self._ended.values()]
-                why = next(
-                    (e for e in known if not isinstance(e, TierBusyError)),
-                    "the others do not answer",
-                )
+                reasons += self._ended.values()
+                why = reasons[0] if reasons else "the others do not answer"
                 raise CheckpointError(
-                    f"version {self.shard.version} is on {len(there)} of {self._needed} memory"
+                    f"version {self.shard.version} is on {len(there)} of {self.needed} memory"
                     f" nodes: {why}"
                 )
             self._taken = there
             self._sent_s = time.monotonic()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until no more reports follow; False on timeout."""
         with self._change:
             return self._change.wait_for(lambda: self.over, limit_s)
 
@@ -532,25 +476,25 @@ class _Copies:
             yield
             if self.over:
                 return
-            if not self.remote and len(self._remote) >= self._needed:
+            if not self.remote and len(self._remote) >= self.needed:
                 self.remote = True
-                self._acknowledged(Level.REMOTE)
+                self.acknowledged(Level.REMOTE)
             if self.remote and self._durable:
                 self._finish()
-                self._acknowledged(Level.DURABLE)
+                self.acknowledged(Level.DURABLE)
             elif self._sent_s is not None:
                 left = self._taken - self._ended.keys()
                 if self.remote:
                     hopeless = not left - self._durable
                 else:
-                    hopeless = len(self._remote | left) < self._needed
+                    hopeless = len(self._remote | left) < self.needed
                 if hopeless:
                     self._finish()
                     self.shard.lost(self._reason())
 
     def _reason(self) -> CheckpointError:
-        for _, reason in sorted(self._ended.items()):
-            if isinstance(reason, CheckpointError):
-                return reason
-            return CheckpointError(str(reason))
-        return CheckpointError(f"version {self.shard.version} is not on enough nodes")
+        none = f"version {self.shard.version} is not on enough nodes"
+        reason = self._ended[min(self._ended)] if self._ended else none
+        if isinstance(reason, CheckpointError):
+            return reason
+        return CheckpointError(str(reason))

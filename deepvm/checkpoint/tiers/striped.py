@@ -1,16 +1,9 @@
 """``tcp://host:port,host:port``: memory nodes that share each checkpoint (ACUTE's Check-Trans).
 
-Every rank sends to all nodes at once; a version counts when each node has its part. There is no
-redundancy: losing one node's memory loses every version that was not on its disk yet; replicated.py
-has it.
-
-A version that is sent again under its number is replaced on one node after the other. The same
-bytes make the same parts, so that is harmless. With other bytes, a node's memory that is lost
-before all nodes have written their new parts costs both; the run's last version of another number
-that all nodes have on disk stays (``hold``), if there is one.
+A version counts when each node has its part; there is no redundancy. One that is sent again with
+other bytes is replaced on one node after the other; if a node's memory is lost meanwhile, the run's
+last version of another number that all nodes have on disk stays (``hold``), if there is one.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging
@@ -21,29 +14,21 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from deepvm.checkpoint.files import stripe
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, part_of
-from deepvm.checkpoint.files.stripe import (
-    Part,
-    belong_together,
-    join,
-    mark_of,
-    plan_parts,
-    read_part_from,
-)
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord, Level, Shard
+from deepvm.checkpoint.network.client import token_from_environment
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import RequestRefused
-from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
-from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
-from deepvm.checkpoint.tiers.replicated import ReplicatedTier
+from deepvm.checkpoint.tiers.replicated import NodeGroup, ReplicatedTier, at_once
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier, refuse_parts
 from deepvm.errors import CheckpointError, DamagedError, RequestError, VersionGoneError
 
@@ -61,11 +46,11 @@ class StripedTier(NodeGroup):
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
         super().__init__(nodes, MOST_PARTS)
+        # Of each job the last version that all nodes have on disk: none may delete it yet
         self._holds: dict[str, int] = {}
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`. One node, and ``?replicas=``, keep whole checkpoints instead."""
         scheme, _, rest = url.partition("://")
         rest, _, wish = rest.partition("?")
         replicas = _REPLICAS.fullmatch(wish)
@@ -86,12 +71,16 @@ class StripedTier(NodeGroup):
             raise RequestError(option, url, error.allowed) from None
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`. No node completes its part before all have received theirs."""
+        """No node completes its part before all have received theirs."""
         shard.check()
-        plans = plan_parts(shard.layout, len(self._nodes))
+        plans = stripe.plan_parts(shard.layout, len(self._nodes))
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
-        barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
+        if shard.job not in self._holds:
+            # Which versions of earlier runs are on all disks is unknown; the oldest was there first
+            rows = self.versions(shard.job)
+            self._holds.setdefault(shard.job, min((m.version for m in rows), default=0))
+        barrier = CommitBarrier(len(parts), self._holds[shard.job], _PUT_S + shard.moving_s)
         counting = threading.Lock()
         left = dict.fromkeys(Level, len(parts))
         last: list[CheckpointError] = []
@@ -129,44 +118,32 @@ class StripedTier(NodeGroup):
             except BaseException as error:
                 barrier.fail(error)
 
-        # Made while the parts are sent: the mark goes last, see TcpTier.
-        marking = threading.Thread(
-            target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True
-        )
-        marking.start()
-        at_once(send, self._nodes, parts)
-        # Until then it reads the shard's memory; the copy into that has its time limit
-        marking.join()
+        # The mark is made while the parts are sent, and goes last, see TcpTier.
+        sends = [partial(send, *each) for each in zip(self._nodes, parts, strict=True)]
+        at_once(lambda work: work(), [partial(fulfil, mark, stripe.mark_of, shard), *sends])
         if barrier.error is not None:
             raise barrier.error
-
-    def _hold(self, job: str) -> int:
-        """The last version that all nodes have on disk: none of them may delete it yet."""
-        if job not in self._holds:
-            # Which versions of earlier runs are on all disks is not known; the oldest was there
-            # first.
-            self._holds.setdefault(job, min((m.version for m in self.versions(job)), default=0))
-        return self._holds[job]
 
     def begin(self, job: str, epoch: int) -> None:
         self._ask(lambda node, name: node.begin(name, epoch), self._jobs(job))
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: those with all parts, sent together; ``crcs`` are empty."""
+        """Those with all parts, sent together; their ``crcs`` are empty."""
         rows = self._ask(
             lambda node, name: {m.version: m for m in node.versions(name)}, self._jobs(job)
         )
         if not any(rows):
             self._refuse_wholes(job)
-        common = set.intersection(*(set(row) for row in rows))
         found = []
-        for number in sorted(common, reverse=True):
+        for number in sorted(set.intersection(*map(set, rows)), reverse=True):
             manifests = tuple(row[number] for row in rows)
             try:
                 parts = self._ask(_head, manifests)
-                problem = belong_together(parts)
-            except (DamagedError, RequestRefused) as error:
-                if isinstance(error, RequestRefused) and error.code != "gone":
+                problem = stripe.belong_together(parts)
+            except DamagedError as error:
+                problem = str(error)
+            except RequestRefused as error:
+                if error.code != "gone":
                     raise
                 problem = str(error)  # a node removes old versions when it likes
             if problem:
@@ -174,51 +151,36 @@ class StripedTier(NodeGroup):
                 continue
             whole = parts[0].whole
             created = max(m.created for m in manifests)
-            found.append(
-                JoinedRecord(
-                    job,
-                    number,
-                    whole.world,
-                    whole.size,
-                    (),
-                    layout=whole.digest,
-                    created=created,
-                    parts=manifests,
-                )
-            )
+            record = JoinedRecord(job, number, whole.world, whole.size, (), parts=manifests)
+            found.append(replace(record, layout=whole.digest, created=created))
         return tuple(found)
 
     def _refuse_wholes(self, job: str) -> None:
         """Raise CheckpointError if nodes have the job in another layout: it would restart at 0."""
-        rows = self._ask(lambda node, name: node.look(name), [job] * len(self._nodes))
-        having = [node.url for node, (row, _) in zip(self._nodes, rows, strict=True) if row]
-        for number, (_, parts) in enumerate(rows, start=1):
-            refuse_parts(job, self.url, parts - {(number, len(self._nodes))})
+        count = len(self._nodes)
+        having = []
+        for number, (rows, parts, _) in enumerate(self._ask(TcpTier.look, [job] * count)):
+            refuse_parts(job, self.url, parts - {(number + 1, count)})
+            if rows:
+                having.append(self._nodes[number].url)
         if having:
+            others = having[0]
             if len(having) > 1:
                 others = f"{self.url}?replicas={len(having)}"
-            else:
-                others = having[0]
             raise CheckpointError(
                 f"there are whole versions of {job} on {', '.join(having)}, and here nodes share"
                 f" them: go on with {others}, or name another job"
             )
 
     def _ask(self, question: Callable[[TcpTier, _A], _T], each: Sequence[_A]) -> list[_T]:
-        """Ask all nodes at once; raises what the first of them raises."""
         return [future.result() for future in at_once(question, self._nodes, each)]
 
     def _jobs(self, job: str) -> list[str]:
-        return [
-            part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)
-        ]
+        count = len(self._nodes)
+        return [part_job(job, number, count) for number in range(1, count + 1)]
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`; also those of which some nodes lack their part.
-
-        A trainer killed between two nodes' commits of its first version leaves one too: it looks as
-        if a part was lost.
-        """
+        """Also those of which some nodes lack their part, or never got it from a killed trainer."""
         whole = {m.version for m in self.versions(job)}
 
         def states(node: TcpTier, name: str) -> dict[int, Damage | None]:
@@ -228,29 +190,30 @@ class StripedTier(NodeGroup):
         rows = self._ask(states, self._jobs(job))
         found = []
         for number in sorted(set().union(*rows) - whole, reverse=True):
-            lacking = [n.url for n, row in zip(self._nodes, rows, strict=True) if number not in row]
-            known = [(n.url, row.get(number)) for n, row in zip(self._nodes, rows, strict=True)]
-            bad = [(url, damage) for url, damage in known if damage is not None]
-            problem = "; ".join(f"{url}: {d.problem}" for url, d in bad)
+            lacking = []
+            problems = []
+            size = 0
+            for node, row in zip(self._nodes, rows, strict=True):
+                damage = row.get(number)
+                if damage is not None:
+                    problems.append(f"{node.url}: {damage.problem}")
+                    size += damage.size
+                elif number not in row:
+                    lacking.append(node.url)
+            problem = "; ".join(problems) or "its parts were not sent together"
             if lacking:
                 problem = f"a part of it is not on {', '.join(lacking)}"
-            size = sum(d.size for _, d in bad)
-            found.append(Damage(number, problem or "its parts were not sent together", size))
+            found.append(Damage(number, problem, size))
         return tuple(found)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         self._ask(lambda node, name: node.set_aside(name, versions), self._jobs(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`. Parts are verified one by one, then joined in ``folder``."""
-        if isinstance(manifest, JoinedRecord):
-            parts = manifest.parts
-        else:
-            parts = ()
+        name = f"{self.url}: version {manifest.version} of {manifest.job}"
+        parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
         if len(parts) != len(self._nodes):
-            raise CheckpointError(
-                f"{self.url}: version {manifest.version} of {manifest.job} is not here"
-            )
+            raise CheckpointError(f"{name} is not here")
         path = VersionFolder(folder).file(manifest.job, manifest.version)
         with failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -258,11 +221,8 @@ class StripedTier(NodeGroup):
         with place:
             paths = self._ask(lambda node, part: node.fetch(part, Path(place.name)), parts)
             joined = Path(place.name) / path.name
-            if join(paths, joined, Path.unlink).digest != manifest.layout:
-                raise CheckpointError(
-                    f"{self.url}: version {manifest.version} of {manifest.job} is another one"
-                    " by now"
-                )
+            if stripe.join(paths, joined, Path.unlink).digest != manifest.layout:
+                raise CheckpointError(f"{name} is another one by now")
             joined.replace(path)
         return path
 
@@ -271,10 +231,7 @@ class StripedTier(NodeGroup):
 
 
 class MpiTier(StripedTier):
-    """``mpi://RANK`` (default: the last): memory nodes within the trainer's ``mpirun``.
-
-    The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
-    """
+    """``mpi://RANK`` (default: the last): memory nodes within the trainer's ``mpirun``."""
 
     form = "mpi://rank"
     listed = False
@@ -291,35 +248,36 @@ class RecoveryTier(Tier):
         raise CheckpointError(f"{self.url}: only for reading")
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`. A whole checkpoint comes before one in parts."""
-        found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
+        """A whole checkpoint comes before one in parts."""
+        found: list[CommitRecord] = []
         sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
-        for row in (row for folder in self._folders for row in folder.found()):
-            whole, number, of = part_of(row.job)
-            if whole == job != row.job and row.manifest is not None and not row.problem:
-                sets[row.version, of][number] = row.manifest
+        for folder in self._folders:
+            found += folder.versions(job)
+            for row in folder.found():
+                whole, number, of = part_of(row.job)
+                if whole == job != row.job and row.manifest is not None and not row.problem:
+                    sets[row.version, of][number] = row.manifest
         for (version, of), rows in sets.items():
             if len(rows) == of:
                 parts = tuple(rows[number] for number in sorted(rows))
                 size = sum(part.size for part in parts)  # a little more than the whole has
                 found.append(JoinedRecord(job, version, parts[0].world, size, (), parts=parts))
-        return tuple(sorted(found, key=lambda m: -m.version))
+        return tuple(sorted(found, key=lambda m: m.version, reverse=True))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`; damaged parts are not included."""
+        """Damaged parts are not included."""
         return tuple(damage for folder in self._folders for damage in folder.damaged(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
         if not isinstance(manifest, JoinedRecord):
             return self._verified(manifest)
         target = VersionFolder(folder).file(manifest.job, manifest.version)
-        join([self._verified(part) for part in manifest.parts], target)
+        stripe.join([self._verified(part) for part in manifest.parts], target)
         return target
 
     def _verified(self, manifest: CommitRecord) -> Path:
         for folder in self._folders:
-            if manifest in folder.manifests(manifest.job):
+            if manifest in folder.versions(manifest.job):
                 path = folder.file(manifest.job, manifest.version)
                 verify(path, manifest)
                 return path
@@ -331,6 +289,8 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
     return sorted({part_of(row.job)[0] for folder in folders for row in folder.found()})
 
 
-def _head(node: TcpTier, manifest: CommitRecord) -> Part:
+def _head(node: TcpTier, manifest: CommitRecord) -> stripe.Part:
     with contextlib.closing(node.stream(manifest)) as pieces:
-        return read_part_from(pieces, f"{node.url}: version {manifest.version} of {manifest.job}")
+        return stripe.read_part_from(
+            pieces, f"{node.url}: version {manifest.version} of {manifest.job}"
+        )

@@ -1,11 +1,4 @@
-"""``tcp://host:port``: a memory node, and the disk behind it.
-
-A rank's part goes over up to two connections at once, because one may not fill the network; when
-the node has verified it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is
-on disk is learnt in the background.
-"""
-
-from __future__ import annotations
+"""``tcp://host:port``: a memory node and its disk; a part goes over up to two connections."""
 
 import contextlib
 import math
@@ -13,16 +6,15 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.ack_poller import AckPoller, PendingVersion
-from deepvm.checkpoint.network.client import Link, unreachable
+from deepvm.checkpoint.format.manifest import Acknowledge, CommitRecord, Damage, Level, Shard
+from deepvm.checkpoint.network.client import AckPoller, Link, PendingVersion, Token, unreachable
 from deepvm.checkpoint.network.endpoint import Address, Endpoint
 from deepvm.checkpoint.network.memory_file import location_of
 from deepvm.checkpoint.network.protocol import (
@@ -33,7 +25,6 @@ from deepvm.checkpoint.network.protocol import (
     Kind,
     unexpected,
 )
-from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Tier, all_settled, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
@@ -45,34 +36,28 @@ _ROUNDS = 3
 _PAUSE_S = 0.1
 
 
+@dataclass(eq=False)
 class CommitBarrier:
-    """Keeps puts to several memory nodes in step: none completes before all have their part.
+    """Keeps puts to several memory nodes in step: none completes before all have their part."""
 
-    ``hold``: the oldest version that must stay in the nodes' folders; None: they decide. ``error``:
-    the first one.
-    """
+    count: int
+    hold: int | None  # the oldest version that must stay in the nodes' folders; None: they decide
+    limit_s: float  # how long, in all, each sender waits for the others
 
-    def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
-        """``limit_s``: how long in all each of the ``count`` senders waits for the others."""
-        self.hold = hold
-        self._count = count
-        self._deadline = time.monotonic() + limit_s
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.limit_s
         self._reached: dict[str, set[int]] = {}
         self._change = threading.Condition()
         self.error: BaseException | None = None
 
     def wait(self, stage: str) -> None:
-        """Wait until all senders, in threads of their own, are at a stage.
-
-        Raises CheckpointError, TierBusyError.
-        """
         with self._change:
             here = self._reached.setdefault(stage, set())
             here.add(threading.get_ident())
             self._change.notify_all()
             left_s = self._deadline - time.monotonic()
             if not self._change.wait_for(
-                lambda: len(here) >= self._count or self.error is not None, left_s
+                lambda: len(here) >= self.count or self.error is not None, left_s
             ):
                 raise CheckpointError("another memory node was too slow")
             if isinstance(self.error, TierBusyError):
@@ -81,92 +66,51 @@ class CommitBarrier:
                 raise CheckpointError("another memory node failed")
 
     def fail(self, error: BaseException) -> None:
-        """Fail all other senders too; the first error counts."""
         with self._change:
             self.error = self.error or error
             self._change.notify_all()
 
 
+@dataclass(eq=False, repr=False)  # not the token
 class TcpTier(Tier):
-    """A memory node.
-
-    ``identity``: of its process, as it answered last; empty before that, and of a
-    node that says none.
-    """
+    """A memory node; the first call connects. Raises RequestError, naming the address."""
 
     streams = True
+    reads_memory = False  # known when it was last asked for something
+    address: str | Endpoint
+    session: str  # 1 to 64 characters
+    token: Token | bytes
+    _: KW_ONLY
+    flows: int | None = None  # connections for one part; None: two, or one if cores are few
+    wire_bytes: int = 2**22  # of one message, 4096 to CHUNK_BYTES
+    limit_s: float = 30.0  # of put besides Shard.moving_s, and of the node's for one message
+    await_s: float = 300.0  # for a level, in the background, besides Shard.moving_s
 
-    def __init__(
-        self,
-        address: str | Endpoint,
-        session: str,
-        token: Token | bytes,
-        *,
-        flows: int | None = None,
-        wire_bytes: int = 2**22,
-        limit_s: float = 30.0,
-        await_s: float = 300.0,
-    ) -> None:
-        """Remember where; the first call connects. Raises RequestError, naming the address.
-
-        Args:
-            address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the
-                authority's file.
-            session: a random id of 1 to 64 characters, the same on all ranks of a training run,
-                another for the next.
-            token: the node's or the job's, see
-                :func:`deepvm.checkpoint.network.token.token_from_environment`.
-            flows: connections for one part; by default two, but one if two cores are shared with
-                the node.
-            wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: of ``put`` besides the time for the bytes (``Shard.moving_s``), and of the
-                node's for one message.
-            await_s: how long a level is awaited in the background, besides that time.
-        """
-        if isinstance(address, str):
-            self._address: Endpoint = Address.parse(address)
+    def __post_init__(self) -> None:
+        self._endpoint: Endpoint
+        if isinstance(self.address, str):
+            self._endpoint = Address.parse(self.address)
         else:
-            self._address = address
-        self.url = self._address.url
-        self.shared = self._address.shared
-        self._token = token
-        self._session = session
-        self._flows = flows
-        self._wire_bytes = wire_bytes
-        self._limit_s = limit_s
-        self._await_s = await_s
+            self._endpoint = self.address
+        self.url = self._endpoint.url
+        self.shared = self._endpoint.shared
         self._lock = threading.Lock()
         self._idle: list[Link] = []
         self._pollers: dict[tuple[str, int], AckPoller] = {}
         self._epochs = dict[str, int]()
         self._closed = False
-        self.identity = ""
-        self._reads_memory = False
+        self.identity = ""  # of its process, as it answered last; empty if it says none
 
-    @property
-    def reads_memory(self) -> bool:
-        """See :attr:`Tier.reads_memory`; known when it was last asked for something."""
-        return self._reads_memory
-
-    def greet(self) -> None:
-        """Find out whether it is there, and who it is. Raises CheckpointError."""
+    def greet(self) -> str:
+        """Its identity. Raises CheckpointError: it is not there."""
         with self._reader():
-            pass
+            return self.identity
 
     def put(
-        self,
-        shard: Shard,
-        acknowledged: Callable[[Level], None],
-        barrier: CommitBarrier | None = None,
+        self, shard: Shard, acknowledged: Acknowledge, barrier: CommitBarrier | None = None
     ) -> None:
-        """See :meth:`Tier.put`.
-
-        Returns when the node has verified this part, and may acknowledge later from a thread.
-
-        Broken connections are reopened, and only what is missing is sent again; ``barrier``: of
-        puts to several nodes.
-        """
-        deadline = time.monotonic() + self._limit_s + shard.moving_s
+        """Broken connections are reopened, and only what is missing is sent again."""
+        deadline = time.monotonic() + self.limit_s + shard.moving_s
         check_job(shard.job)
         shard.check()
         # The bytes of this call: those of another one must not be mixed in
@@ -179,9 +123,8 @@ class TcpTier(Tier):
                         poller = self._poller(shard)
                         if pending is None:
                             welcome = links[0].welcome
-                            if welcome.get("persists"):
-                                lacks = ""
-                            else:
+                            lacks = ""
+                            if not welcome.get("persists"):
                                 lacks = str(welcome.get("lacks") or "it has no disk")
                             pending = PendingVersion(
                                 shard.version, acknowledged, shard.lost, lacks, shard.moving_s
@@ -192,7 +135,7 @@ class TcpTier(Tier):
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
-                        raise unreachable(self._address, error) from error
+                        raise unreachable(self._endpoint, error) from error
                     time.sleep(_PAUSE_S * (attempt + 1))
             assert pending is not None
             pending.sent = True
@@ -200,15 +143,14 @@ class TcpTier(Tier):
             if pending is not None:
                 poller.discard(pending)
             raise
+        level = Level.REMOTE
         if answer.get("durable"):
             level = Level.DURABLE
-        else:
-            level = Level.REMOTE
         if (answer.get("complete") or level is Level.DURABLE) and pending.reached(level):
             poller.discard(pending)
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`; the node forgets it only with its folder or bucket."""
+        """The node forgets it only with its folder or bucket."""
         self._epochs[job] = epoch
         with self._reader() as link:
             link.call(Kind.LIST, {"job": check_job(job), "epoch": epoch}, Kind.VERSIONS)
@@ -216,28 +158,22 @@ class TcpTier(Tier):
             link.close()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every level that can be reached was acknowledged; False on timeout."""
         with self._lock:
             pollers = [*self._pollers.values()]
         return all_settled([poller.settle for poller in pollers], limit_s)
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        found, parts = self.look(job)
+        found, parts, _ = self.look(job)
         refuse_parts(job, self.url, parts)
         return found
 
-    def look(self, job: str) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]]]:
-        """The checkpoints; if none, which parts of shared ones it has, of how many nodes."""
-        found, parts, _ = self._list(job)
-        return found, parts
-
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
-        return self._list(job)[2]
+        return self.look(job)[2]
 
-    def _list(
+    def look(
         self, job: str
     ) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]], tuple[Damage, ...]]:
+        """The checkpoints; which parts of shared ones it has, of how many; the damaged ones."""
         with self._reader() as link:
             answer = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body
             count = answer.get("count")
@@ -259,18 +195,16 @@ class TcpTier(Tier):
             return tuple(found), parts, damaged
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: in the node's folder or bucket."""
         with self._reader() as link:
             question = {"job": check_job(job), "versions": sorted(versions)}
-            link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self._limit_s)
+            link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self.limit_s)
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
         name = f"{self.url}: version {manifest.version} of {manifest.job}"
         return download(self.stream(manifest), manifest, folder, name)
 
     def close(self) -> None:
-        """See :meth:`Tier.close`. Levels still awaited are not acknowledged (:meth:`settle`)."""
+        """Levels still awaited are not acknowledged (:meth:`settle`)."""
         with self._lock:
             links = self._idle
             pollers = self._pollers
@@ -283,16 +217,11 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, pieces valid until the next.
-
-        Raises CheckpointError.
-        """
+        """A version's bytes in order, unverified, pieces valid until the next."""
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
-            if (
-                _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT))
-                != manifest
-            ):
+            frame = link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)
+            if _manifest(frame) != manifest:
                 raise CheckpointError(
                     f"{self.url}: version {manifest.version} of {manifest.job} is another one"
                     " by now"
@@ -319,15 +248,15 @@ class TcpTier(Tier):
             with contextlib.closing(self._connect()) as link:
                 welcome = link.hello({"role": "reader"})
                 self.identity = str(welcome.get("node", ""))
-                self._reads_memory = link.channel.direct(welcome.get("peer"))
+                self.reads_memory = link.channel.direct(welcome.get("peer"))
                 yield link
         except OSError as error:
-            raise unreachable(self._address, error) from error
+            raise unreachable(self._endpoint, error) from error
 
     def _connect(self, limit_s: float = 5.0) -> Link:
         if self._closed:
             raise CheckpointError(f"{self.url}: the tier is closed")
-        return Link(self._address, self._token, limit_s=min(limit_s, 5.0))
+        return Link(self._endpoint, self.token, limit_s=min(limit_s, 5.0))
 
     def _greeting(self, shard: Shard) -> dict[str, Any]:
         epoch = self._epochs.get(shard.job)
@@ -335,7 +264,7 @@ class TcpTier(Tier):
             **({} if epoch is None else {"epoch": epoch}),
             "role": "sender",
             "job": shard.job,
-            "session": self._session,
+            "session": self.session,
             "world": shard.layout.world,
             "rank": shard.rank,
             "layout": shard.layout.digest,
@@ -348,7 +277,7 @@ class TcpTier(Tier):
             key = shard.job, shard.rank
             if key not in self._pollers:
                 self._pollers[key] = AckPoller(
-                    self.url, self._connect, self._greeting(shard), self._await_s
+                    self.url, self._connect, self._greeting(shard), self.await_s
                 )
             return self._pollers[key]
 
@@ -359,8 +288,8 @@ class TcpTier(Tier):
         links: list[Link] = []
         good = False
         try:
-            while len(links) < (self._flows or 2 if size >= _WORTH_TWO else 1):
-                if links and not self._flows and cores() <= 2 and links[0].channel.within_machine:
+            while len(links) < (self.flows or 2 if size >= _WORTH_TWO else 1):
+                if links and not self.flows and cores() <= 2 and links[0].channel.within_machine:
                     break
                 with self._lock:
                     link = self._idle.pop() if self._idle else None
@@ -369,11 +298,11 @@ class TcpTier(Tier):
                     link = None
                 links.append(link or self._connect(_left(deadline)))
                 welcome = links[-1].hello(
-                    self._greeting(shard), limit_s=_left(deadline, self._limit_s)
+                    self._greeting(shard), limit_s=_left(deadline, self.limit_s)
                 )
                 if not welcome.get("layout"):
                     document = shard.layout.to_json()
-                    limit_s = _left(deadline, self._limit_s)
+                    limit_s = _left(deadline, self.limit_s)
                     links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
                     links[-1].welcome = {**welcome, "layout": True}
             yield links
@@ -396,7 +325,6 @@ class TcpTier(Tier):
         deadline: float,
         barrier: CommitBarrier | None,
     ) -> Ranges:
-        """Reserve room on all connections; returns what is there already."""
         point("sender.before-reserve")
         question: dict[str, Any] = {
             "version": shard.version,
@@ -411,7 +339,7 @@ class TcpTier(Tier):
             question["memory"] = memory
         received = []
         for link in links:
-            answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self._limit_s))
+            answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self.limit_s))
             if answer.kind is Kind.RETRY_AFTER:
                 why = answer.body.get("reason", "")
                 raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
@@ -432,9 +360,9 @@ class TcpTier(Tier):
         if barrier is not None:
             barrier.wait("room")
         cells = [
-            (start, min(start + self._wire_bytes, offset + length))
+            (start, min(start + self.wire_bytes, offset + length))
             for offset, length in runs(shard.layout.shards[shard.rank])
-            for start in range(offset, offset + length, self._wire_bytes)
+            for start in range(offset, offset + length, self.wire_bytes)
         ]
         missing = deque(c for c in cells if not received.covers(*c))
         # A part's header holds a digest of the bytes after it, so it is sent last
@@ -462,8 +390,7 @@ class TcpTier(Tier):
         )
 
     def _arrived(self, link: Link, deadline: float) -> None:
-        """Wait until the node has all that was sent over a connection."""
-        limit_s = _left(deadline, self._limit_s)
+        limit_s = _left(deadline, self.limit_s)
         if link.reads_memory:  # it was sent in no time, and the node reads it only now
             limit_s = _left(deadline)
         link.call(Kind.PING, b"", Kind.PONG, limit_s=limit_s)
@@ -471,7 +398,6 @@ class TcpTier(Tier):
     def _flow(
         self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float
     ) -> None:
-        """Send ranges over all connections in parallel; each takes the next one when it is free."""
         errors: list[BaseException] = []
 
         def send(link: Link) -> None:
@@ -482,7 +408,7 @@ class TcpTier(Tier):
                     except IndexError:
                         break
                     shard.ready(end)
-                    limit_s = _left(deadline, self._limit_s)
+                    limit_s = _left(deadline, self.limit_s)
                     transmit = link.channel.send_data
                     if link.reads_memory:
                         transmit = link.channel.send_range
@@ -531,7 +457,6 @@ def _left(deadline: float, most: float = math.inf) -> float:
 
 
 def _manifest(frame: Frame) -> CommitRecord:
-    """The commit record in a frame. Raises BrokenError."""
     try:
         return CommitRecord.from_json(frame.raw)
     except RequestError:
@@ -539,7 +464,6 @@ def _manifest(frame: Frame) -> CommitRecord:
 
 
 def _ranges(frame: Frame, name: str) -> Ranges:
-    """Ranges in a frame's body. Raises BrokenError."""
     try:
         return Ranges((int(start), int(end)) for start, end in frame.body.get(name) or ())
     except (TypeError, ValueError):

@@ -1,53 +1,40 @@
-"""Assign changes between a step and the next forward to an iteration, where hooks cannot.
+"""Assign changes between a step and the next forward to an iteration, where hooks cannot."""
 
-A scheduler that steps there belongs to the finished iteration, a position in the data that advances
-to the next one. What changes before the first forward of a process, where there was no step,
-changes at the start of iterations: that separates the two in most loops; where it does not, there
-is a warning. ``for step in ck.steps(total)`` needs no guess.
-"""
-
-from __future__ import annotations
-
-import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from deepvm.checkpoint.format.byte_samples import sample
 from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.format.sharded import local, storage_of
-from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
-from deepvm.checkpoint.training.random_draws import draws_between
+from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of, sample
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.state import TrainingState, random_state, tensors_of
+from deepvm.core.spelling import listed
 from deepvm.errors import RequestError
 
+# They change after a step, if not after each. Other objects that do so only sometimes may be
+# positions in the data.
 _FOLLOW_THE_STEP: tuple[type, ...] = (
     torch.optim.lr_scheduler.LRScheduler,
     torch.optim.lr_scheduler.ReduceLROnPlateau,
-    torch.optim.Optimizer,
+    Optimizer,
     torch.amp.GradScaler,
-    torch.nn.Module,
+    nn.Module,
 )
-"""They change after a step, if not after each.
-
-Other objects that do so only sometimes may be positions in the data.
-"""
 _MAX_NAMES = 3
+# The CPU's generators (MT19937) make a block of so many words, and count how many are used
+_WORDS = 624
 _USE_STEPS = "use `for step in ck.steps(total):`, which saves between iterations"
-
-log = logging.getLogger("deepvm.checkpoint")
 
 
 class BetweenSteps:
     """Observes the state before the first forward and around checkpoints; one warning a name."""
 
     def __init__(self, state: TrainingState, looks: bool, switches: bool) -> None:
-        """``looks``: whether to do anything.
-
-        ``switches``: extras that change before the first forward are read right after the step from
-        then on.
-        """
+        """``switches``: extras that change before the first forward are read after the step."""
         self._state = state
         self._looks = looks
         self._switch = switches
@@ -56,37 +43,29 @@ class BetweenSteps:
         self._usual_draws: dict[str, int] | None = None
         self._changed: dict[str, bool] = {}
         self._main_first: bool | None = None
+        # The largest scale of each GradScaler: a smaller one means that a step was skipped
         self._largest: dict[str, float] = {}
-        """The largest scale of each GradScaler: a smaller one means that a step was skipped."""
-        self._warned: set[str] = set()
+        self._warned = set[str]()
 
     def started(self) -> None:
-        """The loop starts, from a checkpoint or from nothing."""
+        self.forget()
         if self._looks:
             self._start = _Observation(self._state, model=True)
-        else:
-            self._start = None
-        self._at_step = self._usual_draws = None
-        self._changed, self._main_first, self._largest = {}, None, self._scales()
+        self._usual_draws = self._main_first = None
+        self._changed = {}
+        self._largest = self._scales()
 
     def forget(self) -> None:
-        """Compare nothing with what has been seen: ``ck.steps`` says where iterations end."""
         self._start = self._at_step = None
 
     def main_stepped(self) -> None:
-        """The optimizer whose steps are counted has stepped."""
         if self._main_first is None:
             self._main_first = True
-        else:
-            self._main_first = self._main_first
 
     def other_stepped(self, name: str) -> None:
-        """An optimizer in ``extra`` steps."""
         if self._main_first is None:
             self._main_first = False
-        else:
-            self._main_first = self._main_first
-        if self._main_first:
+        elif self._main_first:
             self._warn(
                 [name],
                 "{} changed in a step that follows the step of the optimizer given as optimizer=:"
@@ -95,7 +74,6 @@ class BetweenSteps:
             )
 
     def due(self) -> None:
-        """A checkpoint is due after this step."""
         for name, scale in self._scales().items():
             if scale < self._largest.setdefault(name, scale):
                 self._warn(
@@ -132,10 +110,7 @@ class BetweenSteps:
         )
 
     def next_forward(self, storages: Collection[int]) -> None:
-        """A checkpoint is read, as the next forward starts.
-
-        ``storages``: those of the model, by ``_cdata``, that have changed since its step.
-        """
+        """A checkpoint is read; these storages of the model, by ``_cdata``, have changed."""
         at_step = self._at_step
         self._at_step = None
         if at_step is None:
@@ -145,21 +120,25 @@ class BetweenSteps:
         if storages:
             named = _named(self._state.model)
             changed |= {name for name, t in named if storage_of(t)._cdata in storages}
+        extra = self._state.extra
+        exempt = {_extra(n) for n, v in extra.items() if isinstance(v, _FOLLOW_THE_STEP)}
         for name in self._changed.keys() | changed:
             usual = self._changed.setdefault(name, name in changed)
-            if usual != (name in changed) and name not in self._exempt:
+            if usual != (name in changed) and name not in exempt:
                 self._warn(
                     [name],
                     "{} changed between some steps and the next forward, and not between others: it"
                     " is saved as that forward finds it, so a change that belongs to the next"
                     " iteration is repeated after a resume",
                 )
+        moved = [
+            label
+            for label, optimizer in self._state.optimizers.items()
+            if storages  # most often there are none, and tensors of an optimizer are many
+            and any(storage_of(tensor)._cdata in storages for tensor in tensors_of(optimizer.state))
+        ]
         self._warn(
-            [
-                label
-                for label, optimizer in self._state.optimizers.items()
-                if _has_state_in(optimizer, storages)
-            ],
+            moved,
             "the state of {} changed between a step and the next forward: it is saved as that"
             " forward finds it, so a change that belongs to the next iteration is repeated after a"
             " resume",
@@ -175,39 +154,27 @@ class BetweenSteps:
             " iteration is drawn twice after a resume",
         )
 
-    @property
-    def _exempt(self) -> set[str]:
-        extra = self._state.extra
-        return {_extra(name) for name in extra if isinstance(extra[name], _FOLLOW_THE_STEP)}
-
     def _scales(self) -> dict[str, float]:
-        scalers = {
-            n: v
-            for n, v in self._state.extra.items()
-            if isinstance(v, torch.amp.GradScaler) and v.is_enabled()
+        return {
+            name: value.get_scale()
+            for name, value in self._state.extra.items()
+            if isinstance(value, torch.amp.GradScaler) and value.is_enabled()
         }
-        return {name: scaler.get_scale() for name, scaler in scalers.items()}
 
     def _warn(self, names: Iterable[str], text: str) -> None:
         fresh = [name for name in names if name not in self._warned]
         if fresh:
             self._warned.update(fresh)
-            more = ""
-            if len(fresh) > _MAX_NAMES:
-                more = f" and {len(fresh) - _MAX_NAMES} more"
-            log.warning("%s; %s", text.format(", ".join(fresh[:_MAX_NAMES]) + more), _USE_STEPS)
+            log.warning("%s; %s", text.format(listed(fresh, _MAX_NAMES)), _USE_STEPS)
 
 
 class _Observation:
-    """The state of extras that follow a step, of random generators, and perhaps of the model.
-
-    Attributes:
-        random: as in a checkpoint. contents: by name, what differs once an object has changed.
-    """
+    """The state of extras that follow a step, of random generators, and perhaps of the model."""
 
     def __init__(self, state: TrainingState, *, model: bool) -> None:
         self.random = random_state()
         extra = {n: v for n, v in state.extra.items() if n not in state.read_after_step}
+        # By name, what differs once an object has changed
         self.contents: dict[str, Any] = {_extra(n): _content(v) for n, v in extra.items()}
         if model:
             self.contents |= {name: _content(o) for name, o in state.optimizers.items()}
@@ -217,7 +184,7 @@ class _Observation:
                 if t.layout is torch.strided and not t.is_inference()
             }
 
-    def changed(self, now: _Observation) -> list[str]:
+    def changed(self, now: "_Observation") -> list[str]:
         """Names of what differs; not of what cannot be saved, as an error says when it is due."""
         pairs = {n: (c, now.contents.get(n)) for n, c in self.contents.items()}
         return [name for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
@@ -227,19 +194,12 @@ def _extra(name: str) -> str:
     return f"extra[{name!r}]"
 
 
-def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((f"parameter {name!r}", p.detach()) for name, p in model.named_parameters())
     yield from ((f"buffer {name!r}", b) for name, b in model.named_buffers())
 
 
-def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -> bool:
-    return bool(storages) and any(
-        storage_of(tensor)._cdata in storages for tensor in tensors_of(optimizer.state)
-    )
-
-
 def _content(value: Any) -> Any:
-    """Structure, numbers and samples of a state; None if it cannot be saved."""
     try:
         parts = flatten(value.state_dict())
     except RequestError:
@@ -248,7 +208,7 @@ def _content(value: Any) -> Any:
     return parts.structure, repr(parts.numbers), [_sampled(t) for t in parts.tensors]
 
 
-def _sampled(tensor: torch.Tensor) -> Any:
+def _sampled(tensor: Tensor) -> Any:
     """Some bytes of a tensor in host memory, the place and version of another one."""
     held = local(tensor)
     if held.device.type != "cpu":
@@ -259,3 +219,30 @@ def _sampled(tensor: torch.Tensor) -> Any:
     if source is None:
         return None
     return bytes_of(sample(source).contiguous())
+
+
+def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """32-bit numbers drawn modulo 624, by generator; those that drew none are left out."""
+    old = _positions(before)
+    return {
+        name: (position - old[name][1]) % _WORDS
+        for name, (state, position) in _positions(after).items()
+        if name in old and old[name][0] != state
+    }
+
+
+def _positions(random: Mapping[str, Any]) -> dict[str, tuple[bytes, int]]:
+    torch_state = bytes_of(random["torch"])  # The state, and the words used of its block
+    left = int.from_bytes(torch_state[8:12], "little")
+    found = {
+        "torch": (torch_state, -left),
+        "python": (bytes_of(random["python"]), int(random["python"][_WORDS])),
+    }
+    numpy = random.get("numpy")
+    if numpy is not None:
+        position = int(numpy["position"])
+        found["numpy"] = bytes_of(numpy["keys"]) + bytes(str(position), "ascii"), position
+    for number, state in enumerate(random.get("cuda", ())):
+        data = bytes_of(state)
+        found[f"cuda:{number}"] = data, int.from_bytes(data[8:16], "little")  # behind the seed
+    return found

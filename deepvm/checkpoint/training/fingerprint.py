@@ -1,18 +1,20 @@
 """What a checkpoint was made with (settings, modules), compared on restore."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from deepvm.checkpoint.training.hooks import parameters_of
 from deepvm.errors import CheckpointError
 
+# Key of the fingerprint, a text, in a checkpoint file; older releases ignore it
 FINGERPRINT = "fingerprint"
-"""Key of the fingerprint, a text, in a checkpoint file; older releases ignore it."""
 _MAX_CHANGES = 4
+# What schedulers count or compute; the rest of their state is settings
 _PROGRESS = {
     "last_epoch",
     "_step_count",
@@ -24,28 +26,19 @@ _PROGRESS = {
     "num_bad_epochs",
     "cooldown_counter",
 }
-"""What schedulers count or compute; the rest of their state is settings."""
+# Attributes where modules that compile or recompute another one have it; names leave them out
 _WRAPPED_IN = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Attributes where modules that compile or recompute another one have it; names leave them out."""
 
 
+@dataclass(eq=False, repr=False)
 class Fingerprint:
-    """The settings and the structure of a training's objects.
+    """First settings of optimizers and schedulers, and the structure of a training."""
 
-    Attributes:
-        settings: of optimizers and schedulers, by argument, as they were when :meth:`text` saw them
-            first.
-    """
+    _model: nn.Module
+    _optimizers: Mapping[str, torch.optim.Optimizer]
+    extra: InitVar[Mapping[str, Any]]
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizers: Mapping[str, torch.optim.Optimizer],
-        extra: Mapping[str, Any],
-    ) -> None:
-        """Read nothing yet."""
-        self._model = model
-        self._optimizers = optimizers
+    def __post_init__(self, extra: Mapping[str, Any]) -> None:
         schedulers = torch.optim.lr_scheduler.LRScheduler
         self._schedulers = {
             f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)
@@ -54,16 +47,13 @@ class Fingerprint:
         self._built: list[Any] = []
         self._text = ""
 
-    def adopt(self, settings: dict[str, Any]) -> None:
-        """Take rank 0's settings: all ranks save one text."""
+    def adopt(self, settings: dict[str, Any]) -> None:  # rank 0's: all ranks save one text
         self.settings = settings
         self._built = []
 
     def text(self) -> str:
-        """As JSON, with what was added since, such as a parameter group."""
-        built = [*map(type, self._model.modules())] + [
-            len(o.param_groups) for o in self._optimizers.values()
-        ]
+        built: list[Any] = [*map(type, self._model.modules())]
+        built += [len(o.param_groups) for o in self._optimizers.values()]
         if built != self._built:
             self._built = built
             # Those seen first win: schedulers change settings, such as betas, as they go.
@@ -77,10 +67,9 @@ class Fingerprint:
         return self._text
 
     def changes(self, tree: Mapping[str, Any]) -> list[str]:
-        """Settings, in words, that differ from a loaded checkpoint's and from what it restores.
+        """Settings, in words, that differ from a loaded checkpoint's.
 
-        Raises CheckpointError: an optimizer has the same parameters in another order, and would mix
-        up their states.
+        Raises CheckpointError: an optimizer has the same parameters in another order.
         """
         saved = json.loads(tree.get(FINGERPRINT) or "{}")
         own = json.loads(self.text())
@@ -88,9 +77,8 @@ class Fingerprint:
             here = own["parameters"].get(label, [])
             # Optimizer states are saved by number; other names show that it is another model.
             if names != here and sorted(names) == sorted(here):
-                old, new = next(
-                    pair for pair in zip(names, here, strict=True) if pair[0] != pair[1]
-                )
+                pairs = zip(names, here, strict=True)
+                old, new = next((a, b) for a, b in pairs if a != b)
                 raise CheckpointError(
                     f"its {label} has the same parameters in another order, {old} where {new} is"
                     " here: their states would be mixed up; give them to it in the order of the"
@@ -118,10 +106,9 @@ class Fingerprint:
             settings |= _of_groups(label, optimizer.param_groups)
         for label, scheduler in self._schedulers.items():
             settings[f"class of {label}"] = type(scheduler).__name__
-            state = {k: _plain(v) for k, v in scheduler.state_dict().items() if k not in _PROGRESS}
-            settings |= {
-                f"{label}.{key}": value for key, value in state.items() if value is not None
-            }
+            for key, value in scheduler.state_dict().items():
+                if key not in _PROGRESS and (plain := _plain(value)) is not None:
+                    settings[f"{label}.{key}"] = plain
         return settings
 
     def _modules(self) -> dict[str, str]:
@@ -135,21 +122,16 @@ class Fingerprint:
     def _parameters(self) -> dict[str, list[str]]:
         names = {id(p): _name(n) for n, p in self._model.named_parameters()}
         return {
-            label: [
-                names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]
-            ]
+            label: [names.get(id(p), "?") for p in parameters_of(optimizer)]
             for label, optimizer in self._optimizers.items()
         }
 
 
 def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
     """Why a state is of another model where ``load_state_dict`` is silent; empty if it fits."""
-    plain = (torch.Tensor, torch.nn.Parameter)
-    common = {
-        n: (v, present[n])
-        for n, v in saved.items()
-        if type(v) in plain and type(present.get(n)) in plain
-    }
+    plain = (Tensor, nn.Parameter)
+    pairs: dict[str, tuple[Any, Any]] = {n: (v, present.get(n)) for n, v in saved.items()}
+    common = {n: both for n, both in pairs.items() if all(type(t) in plain for t in both)}
     for name, (old, new) in common.items():
         if old.dtype is not new.dtype:
             return f"{name} is of {old.dtype}, here of {new.dtype}"
@@ -162,18 +144,13 @@ def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
     return ""
 
 
-def _tied(tensors: Mapping[str, torch.Tensor]) -> set[frozenset[str]]:
-    """The names of tensors that are the same memory."""
+def _tied(tensors: Mapping[str, Tensor]) -> set[frozenset[str]]:
     names_by_memory: dict[Any, set[str]] = {}
     for name, tensor in tensors.items():
         # Empty tensors have no memory that they could share.
         if tensor.numel():
-            key = (
-                tensor.untyped_storage()._cdata,
-                tensor.storage_offset(),
-                tensor.shape,
-                tensor.stride(),
-            )
+            memory = tensor.untyped_storage()._cdata
+            key = memory, tensor.storage_offset(), tensor.shape, tensor.stride()
             names_by_memory.setdefault(key, set()).add(name)
     return {frozenset(names) for names in names_by_memory.values() if len(names) > 1}
 
@@ -184,17 +161,15 @@ def _of_groups(label: str, groups: Any) -> dict[str, Any]:
         # Schedulers keep the learning rate that they change in initial_lr.
         for key, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items():
             if key in ("params", "param_names", "initial_lr"):
-                plain = None
-            else:
-                plain = _plain(value)
+                continue
+            plain = _plain(value)
             if plain is not None:
                 settings[f"{label}.param_groups[{number}][{key!r}]"] = plain
     return settings
 
 
 def _plain(value: Any) -> Any:
-    """A value in a type of JSON; None if it has none."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         if value.numel() == 1 and not value.is_complex():
             return value.item()
         return None
@@ -215,7 +190,7 @@ def _name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPED_IN)
 
 
-def _module(module: torch.nn.Module) -> str:
+def _module(module: nn.Module) -> str:
     """A module's class, with the arguments in the repr of torch's own; ignores fully_shard's."""
     classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
     cls = classes[0]

@@ -1,10 +1,7 @@
 """Hooks into a model, its optimizers and program exit, and where training is in each."""
 
-from __future__ import annotations
-
 import atexit
 import inspect
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,36 +10,34 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
+from deepvm.checkpoint.loggers import log
 from deepvm.errors import CheckpointError, RequestError
 
 _WHY = (
     "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile"
     " optimizer.step without fullgraph=True"
 )
-_STEPS = torch.optim.Optimizer.step.__code__.co_filename
+_STEPS = Optimizer.step.__code__.co_filename
 _DEEPEST = 8
-EXIT_S = 30.0
-"""Seconds that the end of a program waits for tiers that do not answer."""
-
-log = logging.getLogger("deepvm.checkpoint")
+EXIT_S = 30.0  # Seconds that the end of a program waits for tiers that do not answer
 
 
 class Hook:
     """Calls a method without arguments; a copied or pickled hook does nothing."""
 
     def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
-        """Remember the method. A ``step`` hook also runs when the code around it is compiled."""
+        """A ``step`` hook also runs when the code around it is compiled."""
         self._method = never_compiled(method) if step else method
         self._step = step
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        """Call it, unless torch.compile is tracing."""
         if self._step or not torch.compiler.is_compiling():
             self._method()
 
-    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        """Copies of a model or an optimizer are not saved."""
+    def __reduce__(self) -> "tuple[type[Hook], tuple[()]]":
         return (Hook, ())
 
 
@@ -54,40 +49,36 @@ def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
     return found
 
 
-def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate).
-
-    Raises RequestError.
-    """
+def stepper(optimizer: Any, name: str = "optimizer") -> Optimizer:
+    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate)."""
     found = optimizer
     for _ in range(_DEEPEST):
-        if isinstance(found, torch.optim.Optimizer):
+        if isinstance(found, Optimizer):
             # Torch's constructor sets up hooks and has the class's step call them.
             ran = "_optimizer_step_pre_hooks" in vars(found)
             if ran and getattr(type(found).step, "hooked", False):
                 return found
         found = getattr(found, "optimizer", None)
-    raise RequestError(
-        name,
-        type(optimizer).__name__,
-        "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'",
-    )
+    allowed = "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'"
+    raise RequestError(name, type(optimizer).__name__, allowed)
 
 
-def modules_called(model: torch.nn.Module) -> list[torch.nn.Module]:
+def parameters_of(optimizer: Optimizer) -> list[Any]:
+    """The parameters of all its groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def modules_called(model: nn.Module) -> list[nn.Module]:
     """The model, or its parts if it has no forward (a ModuleDict of generator and critic)."""
     modules = [model]
-    if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
+    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
         for part in model.children():
             modules += modules_called(part)
     return modules
 
 
-def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the running hooks belong to a nested ``step``, as with ``super().step()``.
-
-    torch hooks the ``step`` of every class that was instantiated.
-    """
+def is_nested_step(optimizer: Optimizer) -> bool:
+    """Whether the running hooks belong to a nested ``step``, as with ``super().step()``."""
     frames = [
         f for f in callers() if f.f_code.co_name == "wrapper" and f.f_code.co_filename == _STEPS
     ]

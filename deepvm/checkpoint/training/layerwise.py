@@ -18,78 +18,58 @@ Requirements, all else being refused:
 - several ranks only in DistributedDataParallel, without ``find_unused_parameters``,
   ``static_graph``, its own mixed precision, or another communication hook.
 
-If gradients are changed after backward, the next ``optimizer.step()`` raises: the update has
-already been made by then, and the training must go back to its last version (``restore_latest``).
-
-Worth it where a copy takes longer than forward and backward. Otherwise it gains nothing: on 2 cores
-ResNet-18 stalled for 10 ms per version, with strategy C for 8 ms, and steps took 479 ms instead of
-406, as copies slow backward down.
+If gradients are changed after backward, the next ``optimizer.step()`` raises, and the training must
+go back to its last version (``restore_latest``). Worth it where a copy takes longer than forward
+and backward.
 """
-
-from __future__ import annotations
 
 import contextlib
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from deepvm.checkpoint.training.hooks import callers, never_compiled
 from deepvm.errors import RequestError
 
-_NAMES = (
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "Adagrad",
-    "Adadelta",
-    "ASGD",
-)
-INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES)
-"""Optimizers whose update of a parameter depends only on its own gradient and state."""
+# Optimizers whose update of a parameter depends only on its own gradient and state
+_NAMES = "SGD, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Rprop, Adagrad, Adadelta, ASGD"
+INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES.split(", "))
 
-Parameters = Sequence[torch.nn.Parameter]
+Parameters = Sequence[nn.Parameter]
 _Surround = Callable[[Parameters], None]
 
 
+@dataclass(eq=False, repr=False)
 class LayerUpdates:
-    """Updates layers during backward."""
+    """Updates layers during backward; ``before`` and ``after`` surround updates."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        before: _Surround,
-        after: _Surround,
-        world: int,
-    ) -> None:
-        """Hook into backward; ``before`` and ``after`` surround updates.
+    model: InitVar[nn.Module]
+    _optimizer: Optimizer
+    _before: _Surround
+    _after: _Surround
+    world: InitVar[int]
 
-        Raises RequestError: see the requirements.
-        """
-        self._optimizer = optimizer
-        self._before = before
-        self._after = after
+    def __post_init__(self, model: nn.Module, world: int) -> None:
+        optimizer = self._optimizer
         self._place = {
             p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]
         }
         self._check(model, world)
-        self._parts: dict[tuple[int, ...], torch.optim.Optimizer] = {}
+        self._parts: dict[tuple[int, ...], Optimizer] = {}
         self._lock = threading.Lock()
         # Of the current step: what backward has reached, and what was updated with which gradients
         # and options.
-        self._fired: set[torch.nn.Parameter] = set()
-        self._updated: dict[torch.nn.Parameter, tuple[torch.Tensor | None, int]] = {}
+        self._fired: set[nn.Parameter] = set()
+        self._updated: dict[nn.Parameter, tuple[Tensor | None, int]] = {}
         self._options: list[dict[str, Any]] = []
-        self._reducing: list[torch.futures.Future[torch.Tensor]] = []
+        self._reducing: list[torch.futures.Future[Tensor]] = []
         self._closed = False
         self._bucketed = isinstance(model, DistributedDataParallel)
         if isinstance(model, DistributedDataParallel):
@@ -99,26 +79,21 @@ class LayerUpdates:
                     model.process_group, lambda group, bucket: self._reduce(group, bucket)
                 )
             except RuntimeError as error:
-                raise _refused(
-                    "DistributedDataParallel with a communication hook", f"none of its own: {error}"
-                ) from None
+                given = "DistributedDataParallel with a communication hook"
+                raise _refused(given, f"none of its own: {error}") from None
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(never_compiled(self._before_step)),
             optimizer.register_step_post_hook(never_compiled(self._after_step)),
         ]
-        self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
+        self._layer: dict[nn.Parameter, list[nn.Parameter]] = {}
         for module in model.modules():
-            own = [
-                p
-                for p in module.parameters(recurse=False)
-                if p.requires_grad and p not in self._layer
-            ]
+            trainable = (p for p in module.parameters(recurse=False) if p.requires_grad)
+            own = [p for p in trainable if p not in self._layer]
             self._layer |= dict.fromkeys(own, own)
         self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
 
     @property
-    def ahead(self) -> bool:
-        """Whether some layers are a step ahead of others."""
+    def ahead(self) -> bool:  # some layers are a step ahead of others
         return bool(self._fired)
 
     def reset(self) -> None:
@@ -134,21 +109,17 @@ class LayerUpdates:
         for hook in self._hooks:
             hook.remove()
 
-    def _check(self, model: torch.nn.Module, world: int) -> None:
+    def _check(self, model: nn.Module, world: int) -> None:
         optimizer = self._optimizer
         kind = type(optimizer).__name__
         if type(optimizer) not in INDEPENDENT and not getattr(optimizer, "per_parameter", False):
-            raise _refused(kind, f"{', '.join(_NAMES)}, or a class with per_parameter = True")
-        trainable = {p for p in model.parameters() if p.requires_grad}
-        if trainable - self._place.keys():
-            raise _refused(
-                f"{kind} without {len(trainable - self._place.keys())} parameters",
-                "one for all of them",
-            )
+            raise _refused(kind, f"{_NAMES}, or a class with per_parameter = True")
+        missing = {p for p in model.parameters() if p.requires_grad} - self._place.keys()
+        if missing:
+            raise _refused(f"{kind} without {len(missing)} parameters", "one for all of them")
         if self._place.keys() - set(model.parameters()):
-            raise _refused(
-                f"{kind} with parameters that are not the model's", "one for the model alone"
-            )
+            given = f"{kind} with parameters that are not the model's"
+            raise _refused(given, "one for the model alone")
         if world > 1 and not isinstance(model, DistributedDataParallel):
             raise _refused(f"{type(model).__name__} on {world} ranks", "DistributedDataParallel")
         if isinstance(model, DistributedDataParallel):
@@ -156,14 +127,11 @@ class LayerUpdates:
                 if getattr(model, option, None):
                     raise _refused(f"DistributedDataParallel({option}=...)", "one without it")
 
-    def _ready(self, parameter: torch.Tensor) -> None:
-        """Backward has accumulated a gradient."""
-        assert isinstance(parameter, torch.nn.Parameter)
+    def _ready(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
         if parameter in self._fired:
-            raise _refused(
-                "a second backward before optimizer.step()",
-                "one backward for a step, no accumulation",
-            )
+            given = "a second backward before optimizer.step()"
+            raise _refused(given, "one backward for a step, no accumulation")
         self._fired.add(parameter)
         if self._bucketed:
             return
@@ -172,11 +140,11 @@ class LayerUpdates:
             self._update(layer)
             self._note(layer)
 
-    def _reduce(self, group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Average a bucket, then update its parameters, in a communication thread."""
+    def _reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+        # In a communication thread
         parameters = bucket.parameters()
         gradients = bucket.gradients()
-        buffer: torch.Tensor = bucket.buffer()
+        buffer: Tensor = bucket.buffer()
         closed = self._closed
         if bucket.is_last() and not closed:
             # Gradients may change until DDP has copied the averages into them, at the end of
@@ -189,7 +157,7 @@ class LayerUpdates:
         buffer.div_(group.size())
         work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
 
-        def update(future: torch.futures.Future[Any]) -> torch.Tensor:
+        def update(future: torch.futures.Future[Any]) -> Tensor:
             future.wait()
             if closed:
                 return buffer
@@ -203,7 +171,7 @@ class LayerUpdates:
                     parameter.grad = gradient
             return buffer
 
-        found: torch.futures.Future[torch.Tensor] = work.get_future().then(update)
+        found: torch.futures.Future[Tensor] = work.get_future().then(update)
         self._reducing += [] if closed else [found]
         return found
 
@@ -217,8 +185,7 @@ class LayerUpdates:
         type(part).step(part)  # a scheduler may have wrapped the instance's own step
         self._after(layer)
 
-    def _part(self, layer: Parameters, options: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
-        """The optimizer of a layer, with the state and current options of the whole."""
+    def _part(self, layer: Parameters, options: Sequence[dict[str, Any]]) -> Optimizer:
         key = tuple(map(id, layer))
         part = self._parts.get(key)
         if part is None:
@@ -233,10 +200,8 @@ class LayerUpdates:
         return part
 
     def _now(self) -> list[dict[str, Any]]:
-        return [
-            {k: v for k, v in group.items() if k != "params"}
-            for group in self._optimizer.param_groups
-        ]
+        groups = self._optimizer.param_groups
+        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def _note(self, layer: Parameters) -> None:
         """Note the gradients that were used: they must be unchanged when the step ends."""
@@ -244,7 +209,7 @@ class LayerUpdates:
             self._updated[p] = (p.grad, -1 if p.grad is None else p.grad._version)
 
     def _before_step(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if any(a is not None for a in (*args[1:], *kwargs.values())):
             raise _refused("a closure", "optimizer.step() without arguments")
@@ -255,14 +220,11 @@ class LayerUpdates:
             raise _refused("parameters that were added", "a new Checkpointer after add_param_group")
         for p, (gradient, version) in self._updated.items():
             if p.grad is not gradient or (gradient is not None and gradient._version != version):
-                raise _refused(
-                    "gradients that change after backward",
-                    "no clipping, GradScaler or accumulation",
-                )
+                given = "gradients that change after backward"
+                raise _refused(given, "no clipping, GradScaler or accumulation")
         if self._updated and self._options != self._now():
-            raise _refused(
-                "options that change after backward", "a learning rate that is set before backward"
-            )
+            given = "options that change after backward"
+            raise _refused(given, "a learning rate that is set before backward")
         left = [p for p in self._place if p not in self._updated]
         if left:
             self._before(left)

@@ -1,13 +1,5 @@
-"""The ranks of a training job: they agree to save the same version or none, and share the work.
+"""The ranks of a training job: they agree to save the same version or none, and share the work."""
 
-They communicate where every rank passes anyway (after an optimizer step, in ``save`` and
-``restore_latest``), over a separate CPU group, so that it never mixes with the training's own
-collectives.
-"""
-
-from __future__ import annotations
-
-import logging
 import math
 import threading
 import time
@@ -19,43 +11,42 @@ from typing import Any, TypeVar, cast
 import torch
 
 from deepvm.checkpoint.format.layout import Ranges, Segment, runs
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
 WAIT_S = 600
+# Ranks that wait for one another meet so often: the group cuts off a rank that waits alone
 MEETINGS = 10
-"""Ranks that wait for one another meet so often: the group cuts off a rank that waits alone."""
+# Ranks share requests after this time, and after so many steps at the latest
 _SHARE_S, _MOST_STEPS = 0.2, 1000
-"""Ranks share requests after this time, and after so many steps at the latest."""
-log = logging.getLogger("deepvm.checkpoint")
+
+
+def world_size() -> int:
+    """How many ranks train together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return 1
 
 
 class Ranks:
-    """This process among the others; alone if ``torch.distributed`` is not in use."""
+    """This process among the others, if ``torch.distributed`` is in use; all is collective."""
 
     def __init__(self) -> None:
-        """Find the others; collective."""
-        distributed = torch.distributed
         self.rank = 0
-        self.world = 1
+        self.world = world_size()
         self._group = None
-        if (
-            distributed.is_available()
-            and distributed.is_initialized()
-            and distributed.get_world_size() > 1
-        ):
-            self.rank = distributed.get_rank()
-            self.world = distributed.get_world_size()
+        if self.world > 1:
+            self.rank = torch.distributed.get_rank()
             # Gloo: NCCL would need the GPUs, in the order of the training's own collectives.
-            self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+            timeout = timedelta(seconds=WAIT_S)
+            self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def minimum(self, values: Sequence[int]) -> list[int]:
-        """The minimum of each value over all ranks; collective."""
         return [min(column) for column in zip(*self.gather(values), strict=True)]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
-        """The values of every rank; collective."""
         if self.world == 1:
             return [list(values)]
         own = torch.tensor(values, dtype=torch.int64, device="cpu")
@@ -64,14 +55,13 @@ class Ranks:
         return [row.tolist() for row in found]
 
     def gather_objects(self, value: T) -> list[T]:
-        """The value of every rank, of any kind; collective."""
         found: list[Any] = [value] * self.world
         if self.world > 1:
             torch.distributed.all_gather_object(found, value, group=self._group)
         return found
 
     def gather_results(self, work: Callable[[], T]) -> list[T]:
-        """What ``work``, which must not raise, returns on each rank, however long. Collective."""
+        """What ``work``, which must not raise, returns on each rank, however long."""
         if self.world == 1:
             return [work()]
         done: Future[T] = Future()
@@ -84,31 +74,23 @@ class Ranks:
 
         # In a thread, so that this rank meets the others meanwhile and the group does not time out.
         threading.Thread(target=run, name="deepvm-work", daemon=True).start()
-        while not self.minimum([_ended(done, WAIT_S / MEETINGS)])[0]:
+        while not self.minimum([bool(wait([done], WAIT_S / MEETINGS).done)])[0]:
             pass
         return self.gather_objects(done.result())
 
     def together(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns here. Collective: no rank waits for one on which it raised.
-
-        Raises its error, or another rank's as a CheckpointError.
-        """
-        found = None
-        error = None
+        """What ``work`` returns here; raises its error, or another rank's."""
         try:
             found = work()
-        except Exception as raised:
-            error = raised
-        problems = self.gather_objects(None if error is None else f"rank {self.rank}: {error}")
-        if error is not None:
-            raise error
+        except Exception as error:
+            self.gather_objects(f"rank {self.rank}: {error}")
+            raise
         # This rank has succeeded, and must not continue alone.
-        for problem in filter(None, problems):
+        for problem in filter(None, self.gather_objects("")):
             raise CheckpointError(problem)
-        return cast("T", found)
+        return found
 
     def broadcast(self, value: Any) -> Any:
-        """The value of rank 0; collective."""
         if self.world == 1:
             return value
         box = [value]
@@ -116,7 +98,7 @@ class Ranks:
         return box[0]
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Rank 0's result, or its error as a CheckpointError on all ranks. Collective."""
+        """Rank 0's result, or its error as a CheckpointError on all ranks."""
         try:
             found: Any = None if self.rank else work()
         except CheckpointError as error:
@@ -131,31 +113,19 @@ class Ranks:
         return cast("T", found)
 
 
-def _ended(done: Future[Any], limit_s: float) -> bool:
-    """Whether something ends in time."""
-    return bool(wait([done], limit_s).done)
-
-
 class SaveRequests:
-    """Save requests from any thread or rank; ranks share them about five times a second.
-
-    Attributes:
-        urgent: whether the save that is due comes before a preemption. deadline: of this rank's
-            urgent request, by ``time.time()``. handle: of the next version; whoever asked for it
-            has it.
-    """
+    """Save requests from any thread or rank; ranks share them about five times a second."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """None yet."""
         self._ranks = ranks
         self._asked = 0
-        self.urgent = False
-        self.deadline = math.inf
+        self.urgent = False  # the save that is due comes before a preemption
+        self.deadline = math.inf  # of that, by time.time()
         self.handle = Handle(0)
         self.reset(0)
 
     def ask(self, deadline: float | None = None) -> Handle:
-        """Ask for the next version; any thread may, at any time."""
+        """From any thread, at any time."""
         handle = self.handle
         if deadline is not None:
             self.deadline = deadline
@@ -169,7 +139,6 @@ class SaveRequests:
         return handle
 
     def reset(self, version: int) -> None:
-        """Continue from another version; on all ranks."""
         self._next = version
         self._since = version
         self._since_s = time.monotonic()
@@ -202,15 +171,13 @@ class SaveRequests:
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
     """Compare neighbors' replicas, log differences, return how many pairs differ; collective.
 
-    Each rank sends a part of what all hold: one whose replica has drifted would put a part of
-    another model into the file. ``seen``: a version (0 for none), the checksum of this rank's own
-    part, and that of the next rank's part here.
+    ``seen``: a version (0 for none), the checksums of this rank's part and of the next one's.
     """
     rows = ranks.gather(seen)
     count = 0
-    for rank, (version, _, neighbour) in enumerate(rows):
+    for rank, (version, _, neighbor) in enumerate(rows):
         other = (rank + 1) % len(rows)
-        if version and rows[other][0] == version and rows[other][1] != neighbour:
+        if version and rows[other][0] == version and rows[other][1] != neighbor:
             count += 1
             log.error(
                 "ranks %d and %d hold different parameters or optimizer states in version %d: the"
@@ -225,17 +192,12 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 def shards(
     size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()
 ) -> tuple[tuple[Segment, ...], ...]:
-    """Share a file's bytes evenly (ACUTE's Check-Trans), except ranges owned by one rank.
-
-    Returns for each rank its ranges, sorted; neighbours are joined.
-    """
+    """Each rank's ranges of a file shared evenly (ACUTE's Check-Trans), besides ``owned``."""
     found: list[list[Segment]] = [[] for _ in range(world)]
     for segment, owner in owned:
         if segment.length:
             found[owner].append(segment)
-    taken = Ranges(
-        sorted((segment.offset, segment.offset + segment.length) for segment, _ in owned)
-    )
+    taken = Ranges(sorted((part.offset, part.offset + part.length) for part, _ in owned))
     free = list(taken.missing([Segment(0, size)]))
     total = sum(end - start for start, end in free)
     ends = [total * (rank + 1) // world for rank in range(world)]
@@ -246,6 +208,6 @@ def shards(
                 rank += 1
             part = min(end - start, ends[rank] - done)
             found[rank].append(Segment(start, part))
-            start = start + part
-            done = done + part
+            start += part
+            done += part
     return tuple(runs(segments) for segments in found)

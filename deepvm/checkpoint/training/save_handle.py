@@ -1,10 +1,7 @@
 """Progress of checkpoints: the handles of ``save()`` and ``handles``, and a JSON-lines journal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.loggers import Delivery, EventLogger
+from deepvm.checkpoint.format.manifest import Level
+from deepvm.checkpoint.loggers import Delivery, EventLogger, log
 from deepvm.errors import CheckpointError
 
-KEPT = 16
-"""Handles that are kept; more only while more versions are in flight."""
-_LOGGER_S = 10.0
-"""How long loggers may take for the last events, when the training has ended."""
-
-log = logging.getLogger("deepvm.checkpoint")
+KEPT = 16  # Handles that are kept; more only while more versions are in flight
+_LOGGER_S = 10.0  # How long loggers may take for the last events, when the training has ended
 
 
 @dataclass(eq=False)
@@ -42,11 +35,9 @@ class Handle:
             folder's disk may go with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the
             above.
-        skipped: there was no free slot. best: the training marked it as the best. tell: called with
-            each event.
-        superseded: a tier did not take it because a newer version is urgent.
-        refused: why a tier did not take it, None if all have or may. size: its bytes, 0 before it
-            is sent.
+        skipped: there was no free slot. best: the training marked it as the best. superseded: a
+            tier did not take it because a newer version is urgent.
+        refused: why a tier did not take it, None if all have or may. size: bytes, once it is sent.
     """
 
     version: int
@@ -66,17 +57,13 @@ class Handle:
     _start: float = field(default_factory=time.perf_counter)
 
     def begins(self, version: int, *, best: bool, tell: Callable[..., None]) -> None:
-        """The version of a request is known, and times count from now on."""
         self.version = version
         self.best = best
         self.tell = tell
         self._start = time.perf_counter()
 
     def reached(self, level: Level, *, away: bool = True) -> None:
-        """A tier has the version at this level.
-
-        Durable is remote too, if ``away`` from here, and both are local.
-        """
+        """A tier has the version at this level; ``away``: not on this machine."""
         self._tell_timed(level.value)  # before those who wait for it continue
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
@@ -95,34 +82,24 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether all futures are resolved: nothing more will happen to it."""
         return all(f.done() for f in self._futures)
 
     @property
     def lost(self) -> bool:
-        """Whether no tier has it or will have it."""
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has the version, one away from this machine unless ``local``.
-
-        Raises CheckpointError.
-        """
+        """Wait until a tier has the version, one away from this machine unless ``local``."""
         future = self.local_done if local else self.remote_done
         # Before Python 3.11 a future's TimeoutError is none of the language's
         if not wait([future], limit_s).done:
             raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
-        if (
-            local
-            or future.exception() is None
-            or not self.durable.done()
-            or self.durable.exception() is not None
-        ):
-            # Else it is on a disk, if not away from this machine: training may end now
+        # On a disk, if not away from this machine: training may end now
+        on_disk = self.durable.done() and self.durable.exception() is None
+        if local or not on_disk:
             future.result()
 
     def failed(self, error: BaseException) -> None:
-        """Fail all futures that are still pending."""
         # In a folder, and nowhere else
         if self.durable.done() and self.durable.exception() is None:
             self._resolve("lasting", self.lasting)
@@ -144,11 +121,8 @@ class Handle:
                 future.set_result(self.version)
 
     def _tell_timed(self, event: str) -> None:
-        self.tell(
-            event,
-            seconds=round(time.perf_counter() - self._start, 6),
-            stall_s=round(self.stall_s, 6),
-        )
+        seconds = round(time.perf_counter() - self._start, 6)
+        self.tell(event, seconds=seconds, stall_s=round(self.stall_s, 6))
 
 
 def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ...]:
@@ -162,15 +136,12 @@ class Journal:
     """A JSON-lines file and loggers; a full disk costs lines, not the training."""
 
     def __init__(self, places: Sequence[Path | str | EventLogger], job: str) -> None:
-        """Remember where, if anywhere; only rank 0 tells anything. A file gets lines of JSON."""
         self._paths = [Path(place) for place in places if isinstance(place, (str, os.PathLike))]
-        self._loggers = [
-            Delivery(place) for place in places if not isinstance(place, (str, os.PathLike))
-        ]
+        others = [place for place in places if not isinstance(place, (str, os.PathLike))]
+        self._loggers = [Delivery(place) for place in others]
         self._facts = {"job": job, "rank": 0}
 
     def __call__(self, event: str, **facts: object) -> None:
-        """Add a line, and tell the loggers."""
         if not (self._paths or self._loggers):
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -187,15 +158,11 @@ class Journal:
             with path.open("ab", buffering=0) as file:
                 os.write(file.fileno(), line)
         except OSError as error:
-            log.warning(
-                "%s: cannot be written: %s; no more events are recorded",
-                path,
-                error.strerror or error,
-            )
+            reason = error.strerror or error
+            log.warning("%s: cannot be written: %s; no more events are recorded", path, reason)
             self._paths = [other for other in self._paths if other != path]
 
     def closed(self, counts: Mapping[str, float]) -> None:
-        """Summarise, here and in the log."""
         self("closed", **counts)
         for logger in self._loggers:
             logger.close(_LOGGER_S)

@@ -1,10 +1,7 @@
 """Save and restore the state: model, optimizers, the user's extras and random states."""
 
-from __future__ import annotations
-
 import copy
 import io
-import logging
 import random
 import struct
 import sys
@@ -14,6 +11,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
 from deepvm.checkpoint.format.sharded import (
@@ -24,12 +23,12 @@ from deepvm.checkpoint.format.sharded import (
     storage_of,
 )
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
+from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.fingerprint import FINGERPRINT, Fingerprint, other_model
-from deepvm.checkpoint.training.hooks import without_autograd
+from deepvm.checkpoint.training.hooks import parameters_of, without_autograd
 from deepvm.errors import CheckpointError, RequestError
 
-RANDOM = "rng"
-"""Key of the random states among the extras."""
+RANDOM = "rng"  # Key of the random states among the extras
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
 _NEXT = (
     "build all as it was when the version was saved: before that, saved ="
@@ -39,77 +38,55 @@ _NEXT = (
 _CLONE_HINT = (
     "tensors with memory for each element: .clone(), outside of inference_mode, makes one of it"
 )
-_MOST_LINES = 3
+_MOST_LINES = 4
 
-log = logging.getLogger("deepvm.checkpoint")
+
+State = Mapping[str, Any]  # What ``state_dict()`` returns, or what a file holds
 
 
 class StorageRoles(NamedTuple):
-    """Storages by their role, as ``_cdata``.
+    """Storages by their role, as ``_cdata``."""
 
-    Attributes:
-        parameters: of the model, by storage. buffers: of the model.
-        gated: those that only steps change: parameters and optimizer state.
-    """
-
-    parameters: Mapping[int, torch.nn.Parameter]
+    parameters: Mapping[int, nn.Parameter]
     buffers: set[int]
-    gated: set[int]
+    gated: set[int]  # only steps change them
 
 
 @runtime_checkable
 class Stateful(Protocol):
     """What a scheduler, a GradScaler or a sampler has."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state."""
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Restore a state."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 class TrainingState:
-    """The objects whose state is saved, by the user's names.
-
-    Attributes:
-        model: unwrapped, so that a file has the names of the plain model.
-        optimizers: by the argument that they are; those after the first are among the extras.
-    """
+    """The objects whose state is saved, by the user's names."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        extra: Mapping[str, Stateful] | None = None,
+        self, model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Stateful] | None = None
     ) -> None:
-        """Remember them, the model unwrapped.
-
-        Raises RequestError: an extra lacks methods or has a reserved name.
-        """
+        """Raises RequestError: an extra lacks methods or has a reserved name."""
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
+        # Extras that are read right after a step; hooks add those that change before forward
+        self.read_after_step = set[str]()
+        self.optimizers = {"optimizer": optimizer}  # by the argument that they are
         for name, value in self.extra.items():
+            label = f"extra[{name!r}]"
             if name in (RANDOM, RECORDS):
-                raise RequestError(
-                    "extra", name, "other names: this one is taken by the random states"
-                )
+                allowed = "other names: this one is taken by the random states"
+                raise RequestError("extra", name, allowed)
             if not isinstance(value, Stateful):
-                raise RequestError(
-                    f"extra[{name!r}]",
-                    type(value).__name__,
-                    "objects with state_dict, load_state_dict",
-                )
-        more = {
-            f"extra[{n!r}]": v
-            for n, v in self.extra.items()
-            if isinstance(v, torch.optim.Optimizer)
-        }
-        self.optimizers = {"optimizer": optimizer, **more}
-        self.read_after_step = {
-            name for name, value in self.extra.items() if _is_data_position(value)
-        }
-        """Extras that are read right after a step; hooks add those that change before forward."""
+                allowed = "objects with state_dict, load_state_dict"
+                raise RequestError(label, type(value).__name__, allowed)
+            if isinstance(value, Optimizer):
+                self.optimizers[label] = value
+            reads = isinstance(value, torch.utils.data.Sampler) or hasattr(type(value), "__iter__")
+            if reads and not isinstance(value, nn.Module):
+                self.read_after_step.add(name)
         self.fingerprint = Fingerprint(self.model, self.optimizers, self.extra)
 
     @property
@@ -131,47 +108,27 @@ class TrainingState:
                 flatten({f"_metadata of {label}": dict(getattr(state, "_metadata", {}))})
             modules = {"model": self.model, **{f"extra[{n!r}]": v for n, v in self.extra.items()}}
             for label, module in modules.items():
-                if isinstance(module, torch.nn.Module):
+                if isinstance(module, nn.Module):
                     _check_memory(label, module)
+        to_come = []
         if not self.optimizer.state:
-            updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad]
-        else:
-            updated = []
-        check_runs(
-            [
-                *found.regions.values(),
-                *[region_of(p) for p in updated] * _states_to_come(self.optimizer),
-            ]
-        )
+            updated = (p for p in self._updated() if is_sharded(p) and p.requires_grad)
+            to_come = [region_of(p) for p in updated] * _states_to_come(self.optimizer)
+        check_runs([*found.regions.values(), *to_come])
 
     def early(self) -> dict[str, Any]:
-        """Copies of what must be read right after a step: random states, samplers and loaders.
+        """Copies of what the next batch advances: random states, samplers and loaders.
 
-        The next batch advances these before the next forward. Everything else belongs to the step
-        although it moves after it, and is read when the next forward starts: schedulers,
-        GradScalers, moving averages, and what is no torch sampler and has no ``__iter__``, or is a
-        module. Of that a file has one for all ranks.
+        Everything else is read when the next forward starts; of that a file has one for all ranks.
         """
-        states = {
-            name: self.extra[name].state_dict()
-            for name in self.extra
-            if name in self.read_after_step
-        }
+        states = {n: v.state_dict() for n, v in self.extra.items() if n in self.read_after_step}
         return {**_copied(states), RANDOM: random_state()}
 
-    def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
-        """The state to save, with the result of :meth:`early` or the records of several ranks.
-
-        Raises RequestError: an optimizer has sharded tensors that could not be restored.
-        """
+    def tree(self, version: int, early: State) -> dict[str, Any]:
         if self.sharded:
             for place, optimizer in self.optimizers.items():
                 _check_sharded(place, optimizer)
-        late = {
-            name: v.state_dict()
-            for name, v in self.extra.items()
-            if name not in self.read_after_step
-        }
+        late = {n: v.state_dict() for n, v in self.extra.items() if n not in self.read_after_step}
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -181,10 +138,7 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """This rank's own state as a torch file: :meth:`early`, and buffers.
-
-        Raises RequestError.
-        """
+        """This rank's own state as a torch file: :meth:`early`, and buffers."""
         early = self.early()
         flatten({"extra": early})
         buffers = {name: b.detach() for name, b in self.model.named_buffers() if not is_sharded(b)}
@@ -192,58 +146,39 @@ class TrainingState:
         torch.save({"early": early, "buffers": buffers}, stream)
         return stream.getvalue()
 
-    def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """The optimizer's state of these parameters."""
+    def optimizer_tensors(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
-        return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
+        return [v for values in found for v in values.values() if isinstance(v, Tensor)]
 
     def owned(self, at_boundary: bool = False) -> StorageRoles:
-        """The current roles of storages.
-
-        ``at_boundary``: the next iteration may start by changing parameters that no optimizer has
-        (momentum encoders), so only those that an optimizer has are gated.
-        """
+        """The roles now; ``at_boundary``: only optimizers' are gated, not momentum encoders."""
         modules = [*self.model.modules()]
-        parameters = {
-            storage_of(p)._cdata: p
-            for m in modules
-            for p in m._parameters.values()
-            if p is not None
-        }
-        buffers = {
-            storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None
-        }
-        if at_boundary:
-            gated = self.updated()
-        else:
-            gated = self.updated().union(parameters)
-        return StorageRoles(parameters, buffers, gated)
+        own = (p for m in modules for p in m._parameters.values() if p is not None)
+        parameters = {storage_of(p)._cdata: p for p in own}
+        held = (b for m in modules for b in m._buffers.values() if b is not None)
+        gated = self.updated()
+        if not at_boundary:
+            gated.update(parameters)
+        return StorageRoles(parameters, {storage_of(b)._cdata for b in held}, gated)
 
     def updated(self) -> set[int]:
-        """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""
+        """Storages of the optimizers' parameters and state, by ``_cdata``."""
         states = (optimizer.state for optimizer in self.optimizers.values())
         found = [*self._updated(), *(t for state in states for t in tensors_of(state))]
         return {storage_of(tensor)._cdata for tensor in found}
 
     def unknown_parameters(self) -> list[str]:
-        """Names of trainable parameters that no optimizer updates."""
         known = set(self._updated())
-        return [
-            name for name, p in self.model.named_parameters() if p.requires_grad and p not in known
-        ]
+        named = self.model.named_parameters()
+        return [name for name, p in named if p.requires_grad and p not in known]
 
-    def _updated(self) -> list[torch.Tensor]:
-        return [
-            p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]
-        ]
+    def _updated(self) -> list[Tensor]:
+        return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
-    def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
-        """Restore every object; returns the version.
+    def restore(self, tree: State, rank: int = 0, world: int = 1) -> int:
+        """Restore every object; returns the version. Raises CheckpointError.
 
-        Raises CheckpointError: it is of another model or optimizer.
-
-        If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and
-        random states are restored only on ranks that saved one.
+        Of another number of ranks samplers come from rank 0, random states where a rank saved one.
         """
         saved_model = tree["model"]  # a record's buffers are other memory
         tree, own = _with_record(tree, rank, world)
@@ -274,12 +209,11 @@ class TrainingState:
             back.pop_all()
         return int(tree["version"])
 
-    def _take(self, tree: Mapping[str, Any], back: ExitStack) -> None:
-        # All but the model may keep what they are given, which is a mapped file that may be
-        # removed: copy it. The model comes last: it alone is not backed up, which would take its
-        # memory once more.
+    def _take(self, tree: State, back: ExitStack) -> None:
+        # All but the model may keep what they are given, a mapped file: copy it. The model comes
+        # last: it alone is not backed up, which would take its memory once more.
         for name, value in self.extra.items():
-            if not isinstance(value, torch.optim.Optimizer):
+            if not isinstance(value, Optimizer):
                 present = value.state_dict()
                 back.callback(value.load_state_dict, _copied(present, "cpu"))
                 value.load_state_dict(_detached(_parts(tree["extra"][name], present)))
@@ -295,26 +229,18 @@ class TrainingState:
             back.callback(self.model.load_state_dict, _copied(present, "cpu"))
         self.model.load_state_dict(_parts(tree["model"], present))  # copies
 
-    def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
-        extra = [
-            tree["extra"][name]
-            for name, v in self.extra.items()
-            if isinstance(v, torch.optim.Optimizer)
-        ]
+    def _saved_optimizers(self, tree: State) -> list[Any]:
+        extra = [tree["extra"][name] for name, v in self.extra.items() if isinstance(v, Optimizer)]
         return [tree["optimizer"], *extra]
 
-    def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
+    def _compare_optimizers(self, tree: State) -> None:
         for (place, optimizer), state in zip(
             self.optimizers.items(), self._saved_optimizers(tree), strict=True
         ):
+            groups = ()
             if isinstance(state, Mapping):
                 groups = state.get("param_groups", ())
-            else:
-                groups = ()
-            both = (
-                [str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups)
-            )
-            there, here = (", ".join(lengths) or "no" for lengths in both)
+            there, here = map(_lengths, (groups, optimizer.param_groups))
             if there != here:
                 raise CheckpointError(
                     f"it is of another model or optimizer: groups of its {place} have {there}"
@@ -322,11 +248,11 @@ class TrainingState:
                 )
 
 
+# Key of the ranks' own records among the extras; each is a tensor of bytes, its length first
 RECORDS = "ranks"
-"""Key of the ranks' own records among the extras; each is a tensor of bytes, its length first."""
 
 
-def _states_to_come(optimizer: torch.optim.Optimizer) -> int:
+def _states_to_come(optimizer: Optimizer) -> int:
     """How many tensors of a parameter's size an optimizer will keep of each, at least."""
     if isinstance(optimizer, torch.optim.SGD):
         return int(any(group["momentum"] for group in optimizer.param_groups))
@@ -335,62 +261,59 @@ def _states_to_come(optimizer: torch.optim.Optimizer) -> int:
     return 1
 
 
-def pack(record: bytes, capacity: int) -> torch.Tensor:
+def _lengths(groups: Iterable[Any]) -> str:
+    return ", ".join(str(len(group["params"])) for group in groups) or "no"
+
+
+def pack(record: bytes, capacity: int) -> Tensor:
     """A rank's record in a tensor of ``capacity`` bytes."""
     data = struct.pack("<Q", len(record)) + record
     return torch.frombuffer(bytearray(data.ljust(capacity, b"\0")), dtype=torch.uint8)
 
 
-def unpack(tensor: torch.Tensor) -> dict[str, Any]:
+def unpack(tensor: Tensor) -> dict[str, Any]:
     """The record in a tensor of :func:`pack`."""
     data = bytes_of(tensor)
     (length,) = struct.unpack_from("<Q", data)
     return dict(torch.load(io.BytesIO(data[8 : 8 + length]), map_location="cpu", weights_only=True))
 
 
-def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
+def _with_record(tree: State, rank: int, world: int) -> tuple[State, bool]:
     """The state with a rank's own record merged in, and whether its random state is this rank's."""
     records = tree["extra"].get(RECORDS)
     if records is None:  # saved by one process
         return tree, rank == 0
     same = len(records) == world
     record = unpack(records[rank if same else 0])
-    model = {
-        **tree["model"],
-        **{k: v for k, v in record["buffers"].items() if same and k in tree["model"]},
-    }
+    model = OrderedDict(tree["model"])
     if hasattr(tree["model"], "_metadata"):
-        model = OrderedDict(model)
         model._metadata = tree["model"]._metadata  # type: ignore[attr-defined]
+    if same:
+        model.update({k: v for k, v in record["buffers"].items() if k in model})
     extra = {**{k: v for k, v in tree["extra"].items() if k != RECORDS}, **record["early"]}
     if not same and rank < len(records):
         extra[RANDOM] = unpack(records[rank])["early"][RANDOM]
     return {**tree, "model": model, "extra": extra}, rank < len(records)
 
 
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The plain model inside DistributedDataParallel, DataParallel and ``torch.compile``."""
     while True:
-        if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif isinstance(inner := model._modules.get("_orig_mod"), torch.nn.Module):
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
             # Its class is slow to import
             model = inner
         else:
             return model
 
 
-def _is_data_position(extra: Any) -> bool:
-    reads = isinstance(extra, torch.utils.data.Sampler) or hasattr(type(extra), "__iter__")
-    return reads and not isinstance(extra, torch.nn.Module)
-
-
-def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_of(tree: Any) -> Iterator[Tensor]:
     """The tensors in a tree of mappings, lists and tuples, in no particular order."""
     ahead = [tree]
     while ahead:
         found = ahead.pop()
-        if isinstance(found, torch.Tensor):
+        if isinstance(found, Tensor):
             yield found
         elif isinstance(found, (dict, Mapping)):  # dict first: asking for Mapping is slow
             ahead.extend(found.values())
@@ -399,15 +322,14 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(saved: Any, present: Any) -> Any:
-    """What this rank holds of a saved state."""
     if any(map(is_sharded, tensors_of(present))):
         return sharded_as(saved, present)
     return saved
 
 
-def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _sharded_states(state: State, optimizer: Optimizer) -> dict[str, Any]:
     """A saved optimizer state: what is as large as its parameter is sharded like it."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     if not any(map(is_sharded, parameters)):
         return dict(state)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -418,82 +340,67 @@ def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) 
     return dict(sharded_as(state, {"state": like}))
 
 
-def _placed(tensor: Any) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.placements, tensor.device_mesh
+def _placed(tensor: Any) -> tuple[Any, ...] | None:
+    if is_sharded(tensor):
+        return tuple(tensor.shape), tensor.placements, tensor.device_mesh
+    return None
 
 
-def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
-    """Raise RequestError if sharded optimizer tensors are laid out unlike their parameter.
-
-    A file has whole tensors, and only the parameter tells how one of them is to be sharded again.
-    """
+def _check_sharded(place: str, optimizer: Optimizer) -> None:
+    """Refuse sharded optimizer tensors unlike their parameter, which tells how to shard."""
+    allowed = "one whose states are sharded, and as large, as their parameters are, or DeepVMWriter"
     for parameter, state in optimizer.state.items():
         for name, value in state.items() if isinstance(state, Mapping) else [(parameter, state)]:
-            if not (
-                is_sharded(value) and is_sharded(parameter) and _placed(value) == _placed(parameter)
-            ):
-                for tensor in filter(is_sharded, tensors_of(value)):
-                    shown = (
-                        f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor"
-                        f" {tuple(tensor.shape)}"
-                    )
-                    allowed = (
-                        "one whose states are sharded, and as large, as their parameters are, or"
-                        " DeepVMWriter"
-                    )
-                    raise RequestError(place, shown, allowed)
+            if isinstance(value, Tensor) and _placed(value) in (None, _placed(parameter)):
+                continue
+            for tensor in filter(is_sharded, tensors_of(value)):
+                shown = (
+                    f"{type(optimizer).__name__}, whose state {name!r} has a sharded tensor"
+                    f" {tuple(tensor.shape)}"
+                )
+                raise RequestError(place, shown, allowed)
 
 
-def _check_memory(label: str, module: torch.nn.Module) -> None:
-    """Raise RequestError if ``load_state_dict`` could not write to a tensor."""
+def _check_memory(label: str, module: nn.Module) -> None:
     for name, tensor in module.state_dict().items():
-        if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+        if not isinstance(tensor, Tensor) or not tensor.numel():
             continue
+        problem = ""
         if tensor.is_inference():
-            raise RequestError(
-                f"{label}.{name}",
-                "a tensor of inference_mode, which nothing can be restored into",
-                _CLONE_HINT,
-            )
-        if any(
-            size > 1 and not stride
-            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        ):
-            raise RequestError(
-                f"{label}.{name}",
-                "an expanded tensor, which nothing can be restored into",
-                _CLONE_HINT,
-            )
+            problem = "a tensor of inference_mode"
+        elif any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+            problem = "an expanded tensor"
+        if problem:
+            problem += ", which nothing can be restored into"
+            raise RequestError(f"{label}.{name}", problem, _CLONE_HINT)
 
 
-def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
-    plain = (torch.Tensor, torch.nn.Parameter)
+def _shapes(state: State) -> dict[str, Any]:
+    plain = (Tensor, nn.Parameter)
     return {k: v.shape if type(v) in plain or is_sharded(v) else None for k, v in state.items()}
 
 
 def _copied(tree: Any, device: str | None = None) -> Any:
-    return map_leaves(
-        tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number
-    )
+    return map_leaves(tree, lambda tensor: tensor.detach().to(device, copy=True), lambda n: n)
 
 
 def _detached(saved: Any) -> Any:
     """A copy of a loaded state in which tensors that shared memory still share it."""
     known: dict[int, Any] = {}
-    return map_leaves(
-        saved,
-        lambda t: t if is_sharded(t) else copy.deepcopy(t.detach(), known),
-        lambda number: number,
-    )
+
+    def copied(tensor: Tensor) -> Tensor:
+        if is_sharded(tensor):
+            return tensor
+        return copy.deepcopy(tensor.detach(), known)
+
+    return map_leaves(saved, copied, lambda number: number)
 
 
 def _shortened(text: str) -> str:
-    """An error of torch, which has a line for each parameter."""
-    first, *lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    more = ""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     if len(lines) > _MOST_LINES:
-        more = f" and {len(lines) - _MOST_LINES} more"
-    return " ".join([first, *lines[:_MOST_LINES]]) + more
+        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more"]
+    return " ".join(lines)
 
 
 def random_state() -> dict[str, Any]:
@@ -518,13 +425,13 @@ def random_state() -> dict[str, Any]:
             "has_gauss": int(has_gauss),
             "cached": float(cached),
         }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not initialised, not used
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not initialized, not used
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
 
 
-def restore_random(state: Mapping[str, Any]) -> None:
-    """Restore the random generators."""
+def restore_random(state: State) -> None:
+    """Set the generators of :func:`random_state`."""
     torch.set_rng_state(state["torch"])
     gauss = float(state["python_gauss"])
     words = tuple(int(word) for word in state["python"])
@@ -533,12 +440,8 @@ def restore_random(state: Mapping[str, Any]) -> None:
     numpy = sys.modules.get("numpy")
     if kept is not None and numpy is not None:
         keys = kept["keys"].numpy().astype("uint32")
-        numpy.random.set_state(
-            (kept["name"], keys, kept["position"], kept["has_gauss"], kept["cached"])
-        )
-    if (
-        "cuda" in state
-        and torch.cuda.is_available()
-        and len(state["cuda"]) == torch.cuda.device_count()
-    ):
-        torch.cuda.set_rng_state_all(state["cuda"])
+        rest = kept["position"], kept["has_gauss"], kept["cached"]
+        numpy.random.set_state((kept["name"], keys, *rest))
+    devices = state.get("cuda", ())
+    if devices and torch.cuda.is_available() and len(devices) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(devices)

@@ -1,7 +1,6 @@
 """``deepvm doctor``: what live prices need."""
 
-from __future__ import annotations
-
+import json
 import os
 import sys
 import tempfile
@@ -46,8 +45,14 @@ def doctor(
 
     if purpose and not iam:
         raise RequestError("for", purpose, "only with --iam")
+    if purpose:
+        from deepvm.jobs.clouds.aws.ec2_settings import POLICIES, Ec2Settings, policy
+
+        refuse_unknown("for", purpose, POLICIES)
+        sys.stdout.write(json.dumps(policy(purpose, Ec2Settings.of()), indent=2) + "\n")
+        return
     if iam:
-        sys.stdout.write(_policy_for(purpose) if purpose else DEFAULT_CLOUD.policy())
+        sys.stdout.write(DEFAULT_CLOUD.policy())
         return
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region or () if r not in ("", "all"))
@@ -68,17 +73,7 @@ def doctor(
         raise typer.Exit(5)
 
 
-def _policy_for(purpose: str) -> str:
-    """The IAM policy of jobs. Raises RequestError."""
-    from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-    from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
-
-    refuse_unknown("for", purpose, POLICIES)
-    return policy_text(purpose, Ec2Settings.of())
-
-
-def _check_cache() -> Check:
-    """Whether answers of AWS can be cached; without a cache, deepvm works but is slow."""
+def _check_cache() -> "Check":
     from deepvm.catalog.signals.cache import default_folder
     from deepvm.catalog.signals.cloud import Check
 
@@ -97,8 +92,7 @@ def _check_cache() -> Check:
     return Check("cache", True, str(folder) if folder.exists() else f"{folder}, not made yet")
 
 
-def _check_local_machines() -> Check:
-    """How the processes of a local machine are ended together: a PID namespace, or a supervisor."""
+def _check_local_machines() -> "Check":
     from deepvm.catalog.signals.cloud import Check
     from deepvm.jobs.clouds.local import unshared
 

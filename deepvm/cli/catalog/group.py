@@ -1,7 +1,5 @@
 """``deepvm catalog``: fetch, list, show, compare, validate and convert catalogs."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -9,8 +7,7 @@ from datetime import datetime, timezone
 
 import typer
 
-from deepvm.cli.catalog.refresh import refresh
-from deepvm.cli.catalog.status import status
+from deepvm.cli.catalog.refresh import refresh, status
 from deepvm.cli.output import (
     Output,
     OutputOrWide,
@@ -57,7 +54,7 @@ def diff(
     Example: deepvm catalog diff yesterday.json today.json
     """
     from deepvm.catalog.diff import diff_catalogs
-    from deepvm.reports.prices.diffs import csv_rows
+    from deepvm.reports.prices.types import csv_rows
 
     changes = diff_catalogs(load(old, flags), load(new, flags))
     table = text("catalog_diff", diff=changes, old=old, new=new)
@@ -120,7 +117,7 @@ def validate(file: str = arg("FILE", "A .json or .csv catalog.")) -> None:
     Exit code 0 with a summary, or 4 with the location, the value and the expected form of every
     problem.
     """
-    from deepvm.catalog.lint import catalog_warnings
+    from deepvm.catalog.catalog_files import catalog_warnings
     from deepvm.catalog.store import load_catalog
     from deepvm.reports.prices.types import type_counts
 
@@ -148,9 +145,8 @@ def convert(
     if os.path.splitext(target)[1].lower() not in CATALOG_ENDINGS:
         raise RequestError("OUT", target, "a file name that ends in .json or .csv")
     if os.path.lexists(target) and not force:
-        raise RequestError(
-            "OUT", target, "a file that does not exist yet, or --force to overwrite it"
-        )
+        allowed = "a file that does not exist yet, or --force to overwrite it"
+        raise RequestError("OUT", target, allowed)
     loaded = load(given, flags)
     left_out = save_catalog(loaded, target)
     say(f"{target}: written, {type_counts(loaded)}")

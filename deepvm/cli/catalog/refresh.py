@@ -1,4 +1,4 @@
-"""``deepvm catalog refresh``: fetch prices, types and quotas, of AWS or of public catalogs."""
+"""``deepvm catalog refresh`` and ``status``: fetch prices, types and quotas, and show the cache."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.price_sources import ADDRESS_VARIABLES, MAX_HISTORY_DAYS, SOURCES
-from deepvm.cli.output import note, say
+from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import opt, shared
+from deepvm.core.options import field_named
 from deepvm.core.spelling import joined, refuse_unknown
 from deepvm.errors import CloudError, DataError, RequestError
 from deepvm.services.plan_options import SourceOptions
 
 if TYPE_CHECKING:
-    from deepvm.catalog.public.public_market import PublicCatalog
     from deepvm.catalog.signals.cache import Cache
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 
+
 ALL = "all"
 
-PROFILE = shared(SourceOptions, "profile")
+PROFILE = shared(field_named(SourceOptions, "profile"))
 CLOUD_NAMES = opt(
-    None,
-    "Cloud, or all; repeatable; default: aws.",
-    "NAME",
-    "--cloud",
-    complete="complete_cloud",
+    None, "Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", complete="complete_cloud"
 )
 
 
@@ -60,7 +57,7 @@ def refresh(
     """
     from deepvm.catalog.public.public_market import wanted_source
 
-    clouds = clouds_named(cloud or [])
+    clouds = _clouds_named(cloud or [])
     now = datetime.now(timezone.utc)
     wanted = wanted_source(source)
     # Clouds alone, without an account: their prices, wherever they come from.
@@ -76,15 +73,13 @@ def refresh(
         _refresh_aws(region or [], only or [], days, profile, now)
 
 
-def clouds_named(names: Sequence[str]) -> list[Cloud]:
-    """The clouds that ``--cloud`` names; the default one without any. Raises RequestError."""
+def _clouds_named(names: Sequence[str]) -> list[Cloud]:
     from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, clouds_of
 
     return [REGISTRY[name] for name in clouds_of(names)] or [DEFAULT_CLOUD]
 
 
 def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
-    """Whether a cloud's prices come from a public catalog. Raises RequestError: none is wanted."""
     from deepvm.catalog.public.public_market import AUTO, NONE
 
     if wanted == NONE and not cloud.has_api:
@@ -99,39 +94,32 @@ def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
 
 
 def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
-    """Download the first public catalog of each cloud, or the wanted one.
+    from deepvm.catalog.public.public_market import public_catalogs
+    from deepvm.reports.prices.types import print_files
 
-    Raises CloudError: one gave no usable answer. DataError: the cache cannot be written.
-    """
-    from deepvm.reports.prices.status import print_files
-
-    catalogs = [_public_catalog(cloud, wanted, now) for cloud in clouds]
+    catalogs = []
+    for cloud in clouds:
+        public = public_catalogs(cloud, wanted, now)
+        if not public:
+            variables = joined(ADDRESS_VARIABLES, "or")
+            allowed = f"one that has {cloud.title}, not switched off by {variables}"
+            raise RequestError("source", wanted, allowed)
+        catalogs.append(public[0])
     results = []
     for catalog in catalogs:
         say(f"{catalog.cloud.name}: fetching {catalog.source.title}")
         results.append((catalog, list(catalog.refresh().values())))
     print_files(results, now)
-    errors = [(c, c.error) for c in catalogs if c.error is not None]
-    for _, error in errors[1:]:
+    failed = [(c, c.error) for c in catalogs if c.error is not None]
+    for _, error in failed[1:]:
         note(str(error))
-    if errors:
-        catalog, error = errors[0]
-        names = joined(c.cloud.name for c, _ in errors)
+    if failed:
+        catalog, error = failed[0]
+        names = joined(c.cloud.name for c, _ in failed)
         subject = f"nothing came from {catalog.source.title} for {names}"
         raise CloudError(subject, error.why, f"{error.what}: {error.detail}", error.advice)
     for catalog in catalogs:
         _check_written(catalog.cache)
-
-
-def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
-    from deepvm.catalog.public.public_market import public_catalogs
-
-    catalogs = public_catalogs(cloud, wanted, now)
-    if not catalogs:
-        variables = joined(ADDRESS_VARIABLES, "or")
-        allowed = f"one that has {cloud.title}, not switched off by {variables}"
-        raise RequestError("source", wanted, allowed)
-    return catalogs[0]
 
 
 def _refresh_aws(
@@ -139,7 +127,7 @@ def _refresh_aws(
 ) -> None:
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.fetching import CloudApi, SignalRequest
-    from deepvm.reports.prices.status import print_quotes
+    from deepvm.reports.prices.types import print_quotes
 
     kinds = _kinds(only, days)
     may_ask = DEFAULT_CLOUD.credentials_may_exist(profile)
@@ -175,17 +163,17 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, kinds)))
 
 
-def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
+def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) -> list[str]:
     if not named:
         own = cloud.own_region(profile)
         say(f"region {own.name} ({own.where})")
-        return (own.name,)
+        return [own.name]
     regions = [cloud.check_region(name) for name in named if name != ALL]
+    if ALL in named and not may_ask:
+        raise _no_credentials("the list of regions")
     if ALL in named:
-        if not may_ask:
-            raise _no_credentials("the list of regions")
         regions += cloud.account_regions(profile)
-    return tuple(dict.fromkeys(regions))
+    return list(dict.fromkeys(regions))
 
 
 def _no_credentials(subject: str) -> CloudError:
@@ -195,10 +183,8 @@ def _no_credentials(subject: str) -> CloudError:
 
 
 def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
-    """Note what failed. Raises CloudError: a region has nothing but public signals."""
     # An error and not a note: a timer that refreshes must notice expired credentials.
-    from deepvm.catalog.signals.fetching import PUBLIC
-    from deepvm.catalog.signals.resolve import grouped
+    from deepvm.catalog.signals.fetching import PUBLIC, grouped
 
     asked = [r for r in requests if r.kind not in PUBLIC] or requests
     answered = {r.region for r in asked if r in quotes.signals}
@@ -216,10 +202,47 @@ def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
 
 
 def _check_written(cache: Cache) -> None:
-    """Note what went wrong with the cache. Raises DataError: it cannot be written."""
     notes = cache.take_notes()
     if not cache.keeps:
         reason = next(iter(notes), "there is no home folder; DEEPVM_CACHE_DIR names another")
         raise DataError(f"the fetched data could not be cached: {reason}")
-    for text in notes:
-        note(text)
+    for line in notes:
+        note(line)
+
+
+def status(
+    region: list[str] | None = region_option(None),
+    cloud: list[str] | None = CLOUD_NAMES,
+    profile: str = PROFILE,
+    output: Output = "table",
+) -> None:
+    """Show the cache of prices and types.
+
+    Lists what it holds, how old that is, whether it is fresh, and what renews it. Sends no requests
+    and changes nothing.
+    """
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.public.public_market import AUTO, public_catalogs
+    from deepvm.reports.prices.types import file_rows, signal_rows
+
+    cache = DEFAULT_CLOUD.cache(profile)
+    now = datetime.now(timezone.utc)
+    clouds = _clouds_named(cloud or [])
+    names = [r for r in dict.fromkeys(region or []) if r != ALL]
+    regions = [DEFAULT_CLOUD.check_region(name) for name in names]
+    if ALL in (region or []):
+        regions = []
+    public = [c for one in clouds for c in public_catalogs(one, AUTO, now)]
+    files = file_rows(public, now, absent=bool(cloud))
+    signals = []
+    if DEFAULT_CLOUD in clouds:
+        signals = signal_rows(cache, DEFAULT_CLOUD, regions, now)
+    values = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
+    table = text("catalog_status", signals=signals, files=files)
+    print_named(output, table, "catalog-status", values)
+    if output != "table" or DEFAULT_CLOUD not in clouds:
+        return
+    if cache.folder is None:
+        note("there is no home folder for the cache; DEEPVM_CACHE_DIR names another folder")
+    elif not any(row.path for row in signals):
+        note(f"{cache.folder} is empty; 'deepvm catalog refresh' fetches from AWS")

@@ -1,7 +1,5 @@
 """``deepvm ckpt``: list, verify, restore and benchmark checkpoints."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator
@@ -206,10 +204,6 @@ def _verify_folder(folder: Path, job: str) -> list[str]:
 
 
 def _verify_job(tier: Tier, job: str, place: str = "") -> Iterator[str]:
-    """For each version why it is damaged, or an empty text.
-
-    ``place``: a prefix for problems that do not name where they are.
-    """
     for manifest in tier.versions(job):
         version = manifest.version
         problem = ""
@@ -286,10 +280,6 @@ def restore(
 def _get(
     where: Path | str, job: str, version: int | None, folder: Path, more: list[str]
 ) -> tuple[Path, CommitRecord]:
-    """A verified file of the wanted version, and its record.
-
-    ``folder``: for a file that is fetched, or joined from parts. ``more``: folders of other nodes.
-    """
     if isinstance(where, Path) and not where.is_dir():
         manifest = commit_record.verify(versions.existing(where))
         if version not in (None, manifest.version):
@@ -319,7 +309,10 @@ def _get(
                     raise
                 say(f"skipped: {error}")
         damaged = len(tier.damaged(job))
-    number = "" if version is None else f" {version}"
+    if version is None:
+        number = ""
+    else:
+        number = f" {version}"
     hint = ""
     if damaged:
         hint = f"; {damaged} damaged, see 'deepvm ckpt verify'"

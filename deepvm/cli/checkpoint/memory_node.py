@@ -17,8 +17,8 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.jobs.agent.process_group import caught
 
 if TYPE_CHECKING:
+    from deepvm.checkpoint.network.client import Token
     from deepvm.checkpoint.network.endpoint import Address, Endpoint
-    from deepvm.checkpoint.network.token import Token
     from deepvm.checkpoint.node.server import Node
 
 log = logging.getLogger(__name__)
@@ -73,9 +73,8 @@ def serve(
     statistics = None
     if metrics:
         statistics = _plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100")
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
     settings = NodeSettings(
         listen=endpoint,
         token=_token(token_file, weak_token),
@@ -127,7 +126,6 @@ def job_token(
 
 
 def _plain(text: str, option: str, allowed: str) -> Address:
-    """The address of a text that is ``HOST:PORT`` and no URL. Raises RequestError."""
     from deepvm.checkpoint.network.endpoint import Address
 
     address = Address.parse(text, option)
@@ -137,7 +135,7 @@ def _plain(text: str, option: str, allowed: str) -> Address:
 
 
 def _shared_token(file: str) -> Token:
-    from deepvm.checkpoint.network.token import read_token, token_from_environment
+    from deepvm.checkpoint.network.client import read_token, token_from_environment
 
     if file:
         return read_token(file)
@@ -145,7 +143,6 @@ def _shared_token(file: str) -> Token:
 
 
 def _serve(node: Node) -> None:
-    """Run a node until SIGTERM or SIGINT; a second one ends the wait for the disk."""
     received: list[int] = []
     with caught((signal.SIGTERM, signal.SIGINT), received.append):
         sys.stdout.write(f"listening on {node.start()}\n")
@@ -154,14 +151,12 @@ def _serve(node: Node) -> None:
             time.sleep(0.1)
         left = node.stop(hurry=lambda: len(received) > 1)
     if left:
-        raise CheckpointError(
-            f"{left} complete versions did not reach the disk before --drain-timeout"
-        )
+        lost = f"{left} complete versions did not reach the disk"
+        raise CheckpointError(f"{lost} before --drain-timeout")
 
 
 def _token(file: str, weak: bool) -> bytes:
-    """The node's secret; logs a warning for a weak one."""
-    from deepvm.checkpoint.network.token import read_token, weak_allowed
+    from deepvm.checkpoint.network.client import read_token, weak_allowed
 
     try:
         token = read_token(file, weak=False, allowing="--allow-weak-token")
@@ -177,10 +172,6 @@ def _token(file: str, weak: bool) -> bytes:
 
 
 def _memory(text: str) -> int:
-    """Bytes for versions.
-
-    More than the machine has is refused, because the kernel would kill the node later.
-    """
     from deepvm.core.cluster.memory_nodes import room_of_system
     from deepvm.io.host_info import machine_memory
 
@@ -194,14 +185,12 @@ def _memory(text: str) -> int:
         raise RequestError("memory", text, f"at most {has}")
     room = room_of_system(total)  # the part that plans count on
     if size > room:
-        log.warning(
-            "--memory %s leaves too little for the system: use %s", text, format_bytes(room)
-        )
+        fits = format_bytes(room)
+        log.warning("--memory %s leaves too little for the system: use %s", text, fits)
     return size
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the limit of open files to what the connections may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 3 * connections + 64  # a socket, a file, and the memory of a trainer here
     if hard != resource.RLIM_INFINITY:

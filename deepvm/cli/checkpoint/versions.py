@@ -1,7 +1,5 @@
 """Find and check versions in a folder, a memory node or a bucket; and ``deepvm ckpt gc``."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys
@@ -11,11 +9,10 @@ from pathlib import Path
 
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.file_names import part_of, whole_job
-from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
 from deepvm.checkpoint.format.manifest import UNRECORDED
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, kept, kept_of, outdated
 from deepvm.checkpoint.tiers.registry import find_tier, forms, open_tier
 from deepvm.cli.output import say
 from deepvm.cli.parameters import arg, flag, opt
@@ -59,9 +56,7 @@ def open_folder(place: str | Path) -> VersionFolder:
 
 def of_job(job: str) -> str:
     """`` of job JOB``, for messages; empty without a job."""
-    if job:
-        return f" of job {job}"
-    return ""
+    return job and f" of job {job}"
 
 
 def wanted_job(job: str, default: str = "job") -> str:
@@ -78,10 +73,7 @@ def open_place(place: str) -> Tier:
 
 
 def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
-    """For each job its versions (a file, or parts in order) and the parts of incomplete versions.
-
-    ``rows``: sound ones.
-    """
+    """For each job its versions (files, or parts in order) and the parts of incomplete ones."""
     jobs = defaultdict[tuple[str, int], defaultdict[int, list[Found]]](lambda: defaultdict(list))
     for row in sorted(rows, key=lambda row: (part_of(row.job), row.path)):
         job, _, of = part_of(row.job)
@@ -93,10 +85,7 @@ def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]],
 
 
 def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
-    """Why a version's files, in order, are damaged; empty if they are not.
-
-    Every byte is read, unless ``trust``.
-    """
+    """Why a version's files, in order, are damaged; empty if they are not."""
     try:
         if not trust:
             for row in rows:
@@ -148,10 +137,8 @@ def collect_garbage(
     for whole, lone in versions_of(row for row in found if not row.problem):
         if not whole:
             incomplete = ", ".join(sorted({row.job for row in lone}))
-            say(
-                f"{incomplete}: all stay: other parts are missing here; name the other nodes'"
-                " folders with --parts"
-            )
+            advice = "name the other nodes' folders with --parts"
+            say(f"{incomplete}: all stay: other parts are missing here; {advice}")
         stay = _choose(whole, keep, every, best, trust=trust)
         for version, files in sorted(whole.items()):
             if version not in stay:
@@ -165,7 +152,9 @@ def collect_garbage(
             old.append(row)
         else:
             say(f"{row.path}: stays: {row.problem}")
-    done = "would remove" if dry_run else "removed"
+    done = "removed"
+    if dry_run:
+        done = "would remove"
     for row in old:
         if not dry_run:
             VersionFolder(row.path.parent).delete(row.job, row.version)
@@ -179,7 +168,6 @@ def collect_garbage(
 def _choose(
     whole: dict[int, list[Found]], keep: int, every: int, best: list[int], *, trust: bool
 ) -> set[int]:
-    """The good versions that stay; removes damaged ones that would have stayed from ``whole``."""
     good = set[int]()
     while True:
         # All parts of a version have the same retention: the first stands for them.

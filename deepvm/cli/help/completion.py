@@ -1,17 +1,12 @@
-"""Shell completion of values: quick, without any request, and silent when a file is broken.
+"""Shell completion of values: quick, without any request, and silent when a file is broken."""
 
-Each function takes the context of the command line so far and returns possible values; a value may
-come with a line of help, which zsh and fish show.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pkgutil import resolve_name
 from typing import Any
 
 from deepvm.io.user_dirs import read_data
 
+# Objects with the names: mappings, an enum, or functions; an entry without ``:`` is a name
 TABLES = {
     "complete_model": ("deepvm.catalog.published.workloads:presets",),
     "complete_cloud": ("deepvm.catalog.clouds:REGISTRY", "all"),
@@ -22,7 +17,6 @@ TABLES = {
     "complete_document": ("deepvm.services.schemas:DOCUMENTS",),
     "complete_profiled_model": ("deepvm.services.profile.options:MODELS", "all"),
 }
-"""Objects with the names: mappings, an enum, or functions; an entry without ``:`` is a name."""
 
 
 def offered(kind: str, ctx: Any) -> list[Any]:
@@ -49,27 +43,12 @@ def _names(sources: Iterable[str]) -> Iterator[str]:
 
 
 def _types(ctx: Any) -> Iterator[Any]:
-    """The types of the catalog that the command line names so far, else of the default one."""
     from deepvm.catalog.store import load_catalog
 
     yield from load_catalog(ctx.params.get("catalog") or "aws", offline=True)
 
 
-def _type_names(ctx: Any) -> Iterator[str]:
-    return (instance.name for instance in _types(ctx))
-
-
-def _cpu_type_names(ctx: Any) -> Iterator[str]:
-    return (instance.name for instance in _types(ctx) if not instance.gpu)
-
-
-def _gpu_globs(ctx: Any) -> Iterator[str]:
-    # A name with spaces as a glob, because bash would split it.
-    return (instance.gpu.name.replace(" ", "*") for instance in _types(ctx) if instance.gpu)
-
-
 def _topics(ctx: Any) -> Iterable[str]:
-    """Commands, those of a group, or topics, after ``deepvm help``."""
     from deepvm.cli.help.topics import topics
 
     context: Any = ctx.find_root()
@@ -83,22 +62,17 @@ def _topics(ctx: Any) -> Iterable[str]:
 
 
 def _accelerators(_: Any) -> Iterable[str]:
-    """GPU models whose speed can be predicted."""
     from deepvm.catalog.published.hardware import accelerators
 
     return (gpu.name for gpu in accelerators() if " " not in gpu.name)
 
 
-def _regions(_: Any) -> Iterable[tuple[str, str]]:
-    """AWS's regions with their places."""
-    return [*read_data("aws/places.json").items(), ("all", "every region")]
-
-
-_FUNCTIONS = {
-    "complete_type": _type_names,
-    "complete_cpu_type": _cpu_type_names,
-    "complete_gpu": _gpu_globs,
+_FUNCTIONS: dict[str, Callable[[Any], Iterable[Any]]] = {
+    "complete_type": lambda ctx: (i.name for i in _types(ctx)),
+    "complete_cpu_type": lambda ctx: (i.name for i in _types(ctx) if not i.gpu),
+    # A name with spaces as a glob, because bash would split it.
+    "complete_gpu": lambda ctx: (i.gpu.name.replace(" ", "*") for i in _types(ctx) if i.gpu),
     "complete_topic": _topics,
     "complete_accelerator": _accelerators,
-    "complete_region": _regions,
+    "complete_region": lambda _: [*read_data("aws/places.json").items(), ("all", "every region")],
 }

@@ -1,6 +1,4 @@
-"""``deepvm help``: commands and topics, listed and in full."""
-
-from __future__ import annotations
+"""``deepvm help`` and ``schema``; topics are text files, each one screen of 80 x 24."""
 
 import sys
 from typing import Any
@@ -8,6 +6,7 @@ from typing import Any
 import typer
 
 from deepvm.cli.help.topics import find_topic
+from deepvm.cli.output import print_document, text
 from deepvm.cli.parameters import arg, flag
 
 
@@ -40,3 +39,27 @@ def help_of(
     # Read by deepvm.cli.app.LazyGroup and deepvm.cli.settings.ConfiguredCommand
     asked = {"topics": not names, "all": everything}
     root.main([*names, "--help"], prog_name="deepvm", standalone_mode=False, obj=asked)
+
+
+def schema(
+    name: str = arg(
+        "[NAME]",
+        "Such as recommend; without one, all are listed.",
+        "",
+        complete="complete_document",
+    ),
+) -> None:
+    """Print the JSON Schema of a document that a command prints, or of a file.
+
+    Each value with its unit.
+
+    NAME is what stands in the document's schema_version: deepvm.NAME/1. YAML holds the same.
+
+    Example: deepvm schema recommend
+    """
+    from deepvm.services.schemas import DOCUMENTS, described
+
+    if name:
+        print_document(described(name).schema(name))
+    else:
+        text("schemas", documents=DOCUMENTS)()

@@ -1,9 +1,4 @@
-"""``deepvm help TOPIC``: text files, each one screen of 80 x 24.
-
-The first line is a summary, the second lists aliases.
-"""
-
-from __future__ import annotations
+"""``deepvm help TOPIC``: text files, each one screen of 80 x 24."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -22,16 +17,15 @@ class Topic:
     text: str
 
 
-def _read(path: Path) -> Topic:
-    line, aliases, text = path.read_text(encoding="utf-8").split("\n", 2)
-    names = tuple(aliases.removeprefix("Also: ").split(", "))
-    return Topic(path.stem, line, names, f"{path.stem}: {line}\n{text}")
-
-
 @cache
 def topics() -> dict[str, Topic]:
     """All topics by name."""
-    return {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.md"))}
+    by_name = {}
+    for path in sorted(_FOLDER.glob("*.md")):
+        line, aliases, text = path.read_text(encoding="utf-8").split("\n", 2)
+        names = tuple(aliases.removeprefix("Also: ").split(", "))
+        by_name[path.stem] = Topic(path.stem, line, names, f"{path.stem}: {line}\n{text}")
+    return by_name
 
 
 def find_topic(name: str) -> Topic | None:

@@ -1,7 +1,6 @@
 """``deepvm agent``: save before a preemption, under an engine other than ``deepvm run``."""
 
-from __future__ import annotations
-
+import logging
 import os
 
 import typer
@@ -33,8 +32,6 @@ def agent(
 
     Example: deepvm agent --metadata gcp -- torchrun --nproc-per-node 8 train.py
     """
-    import logging
-
     from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.agent.notices import notice_source

@@ -1,4 +1,4 @@
-"""``deepvm jobs`` and ``deepvm inject``: jobs that run, and those that have."""
+"""``deepvm jobs``, ``inject`` and ``history``: jobs that run, and those that have."""
 
 from __future__ import annotations
 
@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepvm.cli.jobs.run import (
-    DETACH,
-    KEEP,
-    control,
-    detached,
-    known_job,
-    only_controller,
-    other_controller,
-    start_head,
-    write_page,
-)
+from deepvm.cli.jobs import run
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named, text
-from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
-from deepvm.cli.repeated import words_of
+from deepvm.cli.parameters import arg, flag, group, opt, takes_flags, words_of
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
@@ -33,6 +22,7 @@ if TYPE_CHECKING:
     from deepvm.jobs.controller.controller import ControlledJob
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.history.history import History, JobRow
+
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
 app.command("serve", short_help="Show jobs in a browser, live.")(serve)
@@ -69,10 +59,9 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
     with _open_job(name) as (history, row):
         job = standing_of(history, row, time.time())
     if output == "html":
-        from deepvm import __version__
         from deepvm.reports.jobs.run_page import RunPage
 
-        typer.echo(RunPage(job, __version__).render(), nl=False)
+        typer.echo(RunPage(job).render(), nl=False)
         return
     print_as(output, text("job", document=job.document, events=job.events), lambda: job.document)
 
@@ -108,8 +97,10 @@ def logs(
             controller = controller_of(row)
             is_last = controller == OVER or not follow
             for line in deque(reader.more(last=is_last), tail):
-                stamp = f"{line.stamp} " if timestamps else ""
-                typer.echo(f"{stamp}{line.machine}: {without_controls(line.text)}")
+                printed = f"{line.machine}: {without_controls(line.text)}"
+                if timestamps:
+                    printed = f"{line.stamp} {printed}"
+                typer.echo(printed)
             if is_last:
                 return
             if controller == GONE and before != GONE:
@@ -119,7 +110,7 @@ def logs(
             tail = None
             time.sleep(_REMOTE_POLL_S if has_head(row) else _POLL_S)
             _refresh(history, [row], logs=True)
-            row = known_job(history, name)
+            row = run.known_job(history, name)
 
 
 @app.command(short_help="Have a job save a version now.")
@@ -163,7 +154,6 @@ class ResumeFlags:
     )
 
     def resumed(self, row: JobRow, history: History) -> tuple[ControlledJob, JobState]:
-        """The job with these limits. Raises RequestError, DataError."""
         from deepvm.core.units import parse_seconds
         from deepvm.jobs.submission import resumed
 
@@ -185,8 +175,8 @@ def resume(
     name: str = NAME,
     *,
     flags: ResumeFlags,
-    detach: bool = DETACH,
-    keep: bool = KEEP,
+    detach: bool = run.DETACH,
+    keep: bool = run.KEEP,
     output: Output = "table",
 ) -> None:
     """Continue a job from its newest version.
@@ -202,25 +192,24 @@ def resume(
 
     with _open_job(name) as (history, row):
         if row.result is not None and row.result["state"] == "done":
-            raise RequestError(
-                "NAME", name, f"a job that has not trained to its end; {name} is done"
-            )
+            allowed = f"a job that has not trained to its end; {name} is done"
+            raise RequestError("NAME", name, allowed)
         head = head_cloud(row)
         in_background = detach or head is not None
         if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
-            raise other_controller(name)
+            raise run.other_controller(name)
         if head is not None:
             secret_in(row.folder)
-            start_head(row, history, head, lambda: flags.resumed(row, history)[1])
+            run.start_head(row, history, head, lambda: flags.resumed(row, history)[1])
         elif detach:
             # Errors are raised here: the background process would only log them
             job, _ = flags.resumed(row, history)
-            detached(job, *words_of(flags))
+            run.detached(job, *words_of(flags))
         else:
-            with only_controller(name, row.folder):
+            with run.only_controller(name, row.folder):
                 # Read again under the lock: another controller may have written its last state.
-                job, world = flags.resumed(known_job(history, name), history)
-                control(job, world, history, output, keep=keep)
+                job, world = flags.resumed(run.known_job(history, name), history)
+                run.control(job, world, history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")
@@ -256,15 +245,12 @@ def orphans(
             f" deepvm jobs orphans --release {' '.join(foreign)}"
         )
     if result.problems:
-        raise UnknownError(
-            "\n".join([*result.problems, "machines may still be running there; try again"])
-        )
+        advice = "machines may still be running there; try again"
+        raise UnknownError("\n".join([*result.problems, advice]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectFlags:
-    """The keys ``inject`` of a job file."""
-
+class _InjectFlags:
     mttp: str | None = option(None, "Mean time to preemption of a machine, such as 30s.", "TIME")
     lives: str | None = option(
         None, "Instead: lifetimes of the machines in turn, or the file of a trace.", "LIST"
@@ -284,7 +270,7 @@ class InjectFlags:
 
 
 @takes_flags
-def inject(name: str = NAME, *, flags: InjectFlags) -> None:
+def inject(name: str = NAME, *, flags: _InjectFlags) -> None:
     """Inject preemptions into a running job, on the clouds local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
@@ -294,8 +280,7 @@ def inject(name: str = NAME, *, flags: InjectFlags) -> None:
 
 
 def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -> None:
-    """Send a command to a job's controller. Raises RequestError, DataError."""
-    from deepvm.jobs.head.remote import has_head, send
+    from deepvm.jobs.head.remote import RemoteController, has_head
     from deepvm.jobs.jobfile import checked_injection
     from deepvm.jobs.submission import head_cloud, secret_in
 
@@ -307,19 +292,15 @@ def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -
             ending = _ENDED[row.result["state"]]
             raise RequestError("NAME", name, f"a job that has not ended; {name} {ending}")
         secret = secret_in(row.folder)
-        head = None
-        if has_head(row):
-            head = head_cloud(row)
-        if head is None:
-            answer = _send(row, secret, message)
+        if has_head(row) and (head := head_cloud(row)):
+            answer = RemoteController(row, history, head, run.write_page).send(secret, message)
         else:
-            answer = send(row, history, head, secret, message, write_page)
+            answer = _send(row, secret, message)
     if "error" in answer:
         raise DataError(f"{name}: {answer['error']}")
 
 
-def _send(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Send a command to a controller on this computer; its response. Raises DataError."""
+def _send(row: JobRow, secret: str, message: Mapping[str, Any]) -> dict[str, Any]:
     from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
     from deepvm.jobs.wire import USER, secret_of
 
@@ -334,20 +315,55 @@ def _send(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, 
 
 @contextmanager
 def _open_job(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRow]]:
-    """The history, brought up to date, and a job in it. Raises RequestError: unknown job."""
     from deepvm.jobs.cloud import RefusedError, UnknownError
     from deepvm.jobs.history.history import History
 
     with History.open() as history:
         # An unreachable cloud leaves the last known state; for one job, other errors are raised
         tolerated = (RefusedError, UnknownError)
-        _refresh(history, [known_job(history, name)], logs=logs, tolerated=tolerated)
-        yield history, known_job(history, name)
+        _refresh(history, [run.known_job(history, name)], logs=logs, tolerated=tolerated)
+        yield history, run.known_job(history, name)
 
 
 def _refresh(history: History, rows: Sequence[JobRow], **how: Any) -> None:
-    """Copy the state that remote controllers have written of jobs into the history."""
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.submission import cloud_of
 
-    refresh_all(history, rows, cloud_of, note, write_page, **how)
+    refresh_all(history, rows, cloud_of, note, run.write_page, **how)
+
+
+history_group = group("Show how long machines lived, by type, zone and market.")
+
+
+@history_group.command(
+    "pools", short_help="Show mean lifetimes, missed notices and allocation times by pool."
+)
+def list_pools(output: Output = "table") -> None:
+    """Show mean lifetimes, missed notices and allocation times for each type, zone and market.
+
+    The mean time to preemption comes with its 80 % interval.
+    """
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.pools import pools_of
+
+    with History.open() as history:
+        pools = pools_of(history.machines(), time.time())
+    table = text("history_pools", also="-o csv", pools=pools)
+    print_named(output, table, "pools", {"pools": pools})
+    if not pools and output == "table":
+        note("no machines yet; 'deepvm run job.yaml' starts some")
+
+
+@history_group.command(short_help="Print all machines and their lifetimes.")
+def export(output: Output = "json") -> None:
+    """Print all machines of all jobs.
+
+    Their request, launch, readiness and notice times, and how they ended.
+    """
+    from deepvm.jobs.history.history import History
+
+    with History.open() as history:
+        machines = history.machines()
+    if output == "table":
+        output = "json"
+    print_named(output, lambda: None, "history", {"machines": machines})

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,9 +35,7 @@ DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the j
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFlags:
-    """Options that override keys of the job file."""
-
+class _JobFlags:
     cloud: str | None = option(
         None, f"Where machines come from: {CLOUDS}; default: the job's.", "NAME"
     )
@@ -77,7 +80,7 @@ def run(
         "JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."
     ),
     *,
-    flags: JobFlags,
+    flags: _JobFlags,
     command: list[str] | None = arg(
         "[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder.", None
     ),
@@ -85,8 +88,7 @@ def run(
     dry_run: bool = flag("--dry-run", "Show what would be rented, and rent nothing."),
     keep: bool = KEEP,
     validate: bool = flag(
-        "--validate",
-        "At the end, compare with 'deepvm simulate', given the observed lifetimes.",
+        "--validate", "At the end, compare with 'deepvm simulate', given the observed lifetimes."
     ),
     output: Output = "table",
 ) -> None:
@@ -97,23 +99,21 @@ def run(
     deepvm run plan.json --total-usd 5 -- python train.py
     """
     from deepvm.documents.build import document_of
+    from deepvm.jobs.history.forecast import refuse_unlike
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
     from deepvm.jobs.submission import about, head_cloud, submit, world_of
     from deepvm.services.jobs import plan_job
 
-    if command:
-        found = job_of_plan(job, command)
-    else:
-        found = read_job_file(job)
     # Without the option the job file decides
-    independent = flags.independent_processes or None
-    found = changed(found, **{**vars(flags), "independent_processes": independent})
+    given = {**vars(flags), "independent_processes": flags.independent_processes or None}
     if command:
+        found = changed(job_of_plan(job, command), **given)
         job = Path(job.name)  # the plan's paths are relative to this folder
         if flags.cloud is None:
             note("machines are simulated on this computer; --cloud aws rents them")
+    else:
+        found = changed(read_job_file(job), **given)
     for line in remarks(found):
         note(line)
     if dry_run:
@@ -122,22 +122,26 @@ def run(
         return
     if validate:
         if detach:
-            raise RequestError(
-                "validate", True, "no --detach: the comparison is printed at the end"
-            )
+            allowed = "no --detach: the comparison is printed at the end"
+            raise RequestError("validate", True, allowed)
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
-        if not found.independent_processes:
-            _note_group(submitted.spec["per_machine"], world.terms.most)
+        machines = world.terms.most
+        processes = machines * submitted.spec["per_machine"]
+        if processes > 1 and not found.independent_processes:
+            note(
+                f"{processes} processes start on {counted(machines, 'machine')}, and must form a"
+                " process group; for a script that uses one GPU: one machine, and"
+                " --processes-per-machine 1"
+            )
         if detach:
             row = known_job(history, submitted.name)
-            head = head_cloud(row)
-            if head is None:
-                detached(submitted)
-            else:
+            if head := head_cloud(row):
                 start_head(row, history, head)
+            else:
+                detached(submitted)
         else:
             with only_controller(submitted.name, submitted.folder):
                 control(submitted, world, history, output, keep=keep, validate=validate)
@@ -152,16 +156,6 @@ def known_job(history: History, name: str) -> JobRow:
     return row
 
 
-def _note_group(processes: int, machines: int) -> None:
-    """Note that a script which starts as several processes must form a process group."""
-    if processes * machines > 1:
-        note(
-            f"{machines * processes} processes start on {counted(machines, 'machine')}, and must"
-            " form a process group; for a script that uses one GPU: one machine, and"
-            " --processes-per-machine 1"
-        )
-
-
 def start_head(
     row: JobRow,
     history: History,
@@ -170,11 +164,11 @@ def start_head(
 ) -> None:
     """Rent a machine for the controller of a job. Raises CloudError, DataError."""
     from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
-    from deepvm.jobs.head.remote import start
+    from deepvm.jobs.head.remote import RemoteController
 
     cure = f"'deepvm jobs resume {row.name}' tries again, without a second one"
     try:
-        state = start(row, history, cloud, resumed)
+        state = RemoteController(row, history, cloud).start(resumed)
     except (RefusedError, UnknownError) as error:
         raise type(error)(f"no machine for the controller of {row.name}: {error}; {cure}") from None
     typer.echo(row.name)
@@ -187,34 +181,18 @@ def start_head(
 
 
 def detached(job: ControlledJob, *options: str) -> None:
-    """Start the controller of a job in the background; ``options``: of ``deepvm jobs resume``.
-
-    Raises DataError: it has ended at once.
-    """
-    import os
-    import subprocess
-    import sys
-    import time
-
+    """Start the controller of a job in the background; ``options``: of ``deepvm jobs resume``."""
     from deepvm.jobs.history.history import PLACE, own_folder, place_of
     from deepvm.jobs.standing import ALIVE, controller_in
 
     # Absolute paths: the child works in another folder
     environment = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
+    resume = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, "--keep"]
     path = job.folder / "controller.log"
     with path.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "deepvm.cli.main",
-                "jobs",
-                "resume",
-                job.name,
-                "--keep",
-                *options,
-            ],
+            [*resume, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -264,7 +242,6 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
 
 
 def _rented(name: str, world: JobState) -> str:
-    """Which machines of a job may run without a controller, and what to do about them."""
     resume = f"'deepvm jobs resume {name}' continues the job"
     if not world.alive:
         return f"no machine of {name} is rented; {resume}"
@@ -289,14 +266,12 @@ def control(
 ) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
-    import os
-    import sys
 
     from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.submission import cloud_of
-    from deepvm.reports.jobs.live import LiveView, limits_of
+    from deepvm.reports.jobs.live import LiveView
 
     row = known_job(history, job.name)
     cloud = cloud_of(row.spec["cloud"])
@@ -310,7 +285,7 @@ def control(
     with controller.signals:
         try:
             with (
-                LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view,
+                LiveView(job.name, lambda: controller.world) as view,
                 _advised(f"training keeps running; then {resume} continues it"),
             ):
                 controller.on_event = view.on_event
@@ -339,18 +314,17 @@ def _conclude(
     *,
     validate: bool,
 ) -> None:
-    """Write down and show the result of a job, and exit as its state says."""
-    import time
-
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import standing_of
     from deepvm.jobs.submission import free_name
-    from deepvm.reports.jobs.events import closing_lines
+    from deepvm.reports.jobs.live import closing_lines
 
     name = job.name
     done = end.job is Job.DONE
-    does = "writes down its result" if done else "continues it"
+    does = "continues it"
+    if done:
+        does = "writes down its result"
     with _advised(f"the job is over; then 'deepvm jobs resume {name}' {does}"):
         row = known_job(history, name)
         status = standing_of(history, row, time.time())
@@ -396,7 +370,6 @@ def _advised(advice: str) -> Iterator[None]:
 
 
 async def _run(controller: Controller, keeper: StateReplicator | None) -> JobState:
-    """Run a controller; on a remote one, replicate its state until after the last change."""
     import asyncio
 
     if keeper is None:
@@ -410,8 +383,6 @@ async def _run(controller: Controller, keeper: StateReplicator | None) -> JobSta
 
 def _if_possible(part: str, build: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
     """An optional part of the final document; an error in it must not keep the job from its end."""
-    import logging
-
     try:
         return build()
     except Exception:
@@ -422,35 +393,26 @@ def _if_possible(part: str, build: Callable[[], dict[str, Any] | None]) -> dict[
 def _validation(
     created_s: float, world: JobState, events: Sequence[EventRow]
 ) -> dict[str, Any] | None:
-    """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job
-    from deepvm.jobs.history.validation import observed, validation
+    from deepvm.jobs.history.forecast import observed, validation
 
-    seen = None
     reason = "the job has not trained to its end"
     if world.job is Job.DONE:
-        seen = observed(created_s, world, events)
+        if seen := observed(created_s, world, events):
+            return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
         reason = world.progress_unknown or "too little was measured"
-    if seen is None:
-        note(f"nothing is compared: {reason}")
-        return None
-    return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
+    note(f"nothing is compared: {reason}")
+    return None
 
 
 def write_page(row: JobRow, history: History) -> Path | None:
-    """Write the page of a job that is over.
-
-    None where it cannot be written, which is no reason to fail.
-    """
-    import time
-
-    from deepvm import __version__
+    """Write the page of a job that is over."""
     from deepvm.io.atomic_write import write_bytes
     from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs.run_page import RunPage
 
     path = row.folder / "run.html"
-    page = RunPage(standing_of(history, row, time.time()), __version__)
+    page = RunPage(standing_of(history, row, time.time()))
     try:
         write_bytes(path, page.render().encode())
     except DataError as error:

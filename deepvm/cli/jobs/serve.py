@@ -1,8 +1,7 @@
 """``deepvm jobs serve``: the jobs in a browser, live."""
 
-from __future__ import annotations
-
 import contextlib
+import secrets
 import threading
 
 import typer
@@ -31,14 +30,15 @@ def serve(
 
     Example: deepvm jobs serve --port 8800
     """
-    from deepvm import __version__
     from deepvm.jobs.history.history import History
-    from deepvm.reports.web import guard, site
+    from deepvm.reports.web import site
 
-    token = guard.new_token()
+    token = secrets.token_urlsafe(32)
 
     def ready(free_port: int) -> None:
-        name = f"[{host}]" if ":" in host else host
+        name = host
+        if ":" in host:
+            name = f"[{host}]"
         typer.echo(f"http://{name}:{free_port}/?token={token}")
         note("Ctrl-C ends it; on another machine, forward the port: ssh -L PORT:127.0.0.1:PORT")
         if host not in ("127.0.0.1", "::1", "localhost"):
@@ -51,7 +51,7 @@ def serve(
     follower.start()
     with History.reader() as history:
         try:
-            site.serve(history, __version__, token, host, port, ready)
+            site.serve(history, token, host, port, ready)
         except OSError as error:
             raise DataError(
                 f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port"
@@ -63,7 +63,6 @@ def serve(
 
 
 def _follow_heads(over: threading.Event) -> None:
-    """Copy the state of remote controllers into the history, every few seconds."""
     from deepvm.cli.jobs.run import write_page
     from deepvm.errors import DeepVMError
     from deepvm.jobs.head.remote import refresh_all

@@ -1,9 +1,11 @@
-"""``deepvm lab``: trainings that fail on purpose, and the proof that they resumed correctly."""
-
-from __future__ import annotations
+"""``deepvm lab``: trainings that fail, and proof that they resumed; and ``deepvm audit``."""
 
 import importlib.util
+import itertools
+import shlex
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +19,13 @@ from deepvm.errors import DataError, MissingExtraError, RequestError
 if TYPE_CHECKING:
     from deepvm.lab.checked import CheckedRuns
 
+
 app = group(
     "Prove that training resumes correctly: inject failures, audit the results, compare strategies."
 )
 
 
 def _need_torch() -> None:
-    """Raises MissingExtraError, which names the extra that brings all that the lab needs."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("", "torch", "lab")
 
@@ -33,7 +35,6 @@ DIR = arg("DIR", "The folder of 'deepvm lab run --out'.")
 
 
 def _make_folder(out: Path) -> None:
-    """Raises RequestError: it cannot be made, or holds other files."""
     from deepvm.lab.running.manifest import NAME, PLANNED
 
     allowed = "a folder of 'deepvm lab run', an empty one, or the name of a new one"
@@ -46,8 +47,7 @@ def _make_folder(out: Path) -> None:
         raise RequestError("out", str(out), f"{allowed}; it has {theirs}")
 
 
-def _refuse_incomplete(out: Path, checked: CheckedRuns) -> None:
-    """Raises DataError: artefacts of runs are missing or damaged."""
+def _refuse_incomplete(out: Path, checked: "CheckedRuns") -> None:
     if incomplete := checked.incomplete:
         run, reason = incomplete[0]
         more = ""
@@ -76,8 +76,6 @@ def run(
 
     Example: deepvm lab run --out lab
     """
-    import shutil
-
     _need_torch()
     from deepvm.lab.matrix import find_matrix
     from deepvm.lab.matrix_runner import MatrixRunner
@@ -110,19 +108,12 @@ def run(
         raise typer.Exit(1)
 
 
-def _report(out: Path, output: str) -> CheckedRuns:
-    """Print what the runs of a folder show, and write its files."""
+def _report(out: Path, output: str) -> "CheckedRuns":
     from deepvm.lab.checked import check as check_runs
-    from deepvm.reports.lab.files import PAGE, write_all
-    from deepvm.reports.lab.summary import LabSummary
+    from deepvm.reports.lab.files import PAGE, LabSummary, write_all
 
     summary = LabSummary.of(*check_runs(out))
-    print_named(
-        output,
-        text("lab_run", also="-o csv", summary=summary),
-        "lab-report",
-        summary,
-    )
+    print_named(output, text("lab_run", also="-o csv", summary=summary), "lab-report", summary)
     missing = write_all(out, summary)  # last: a full disk hides no answer
     if missing:
         note(missing)
@@ -142,12 +133,7 @@ def check(folder: Path = DIR, output: Output = "table") -> None:
     from deepvm.lab.audit.gates import GATES
 
     checked, _ = audit.check(folder, published=True)
-    print_named(
-        output,
-        text("lab_check", checked=checked, gates=GATES),
-        "lab",
-        checked,
-    )
+    print_named(output, text("lab_check", checked=checked, gates=GATES), "lab", checked)
     _refuse_incomplete(folder, checked)
     if checked.failures:
         raise typer.Exit(1)
@@ -177,8 +163,6 @@ def selftest(output: Output = "table") -> None:
 
     Example: deepvm lab selftest
     """
-    import tempfile
-
     _need_torch()
     from deepvm.lab.audit.gates import GATES
     from deepvm.lab.selftest import CONTROLS, run_all
@@ -189,12 +173,8 @@ def selftest(output: Output = "table") -> None:
         Progress(len(CONTROLS), "negative controls") as progress,
     ):
         controls = run_all(Path(folder), lambda _: progress.advance(1))
-    print_named(
-        output,
-        text("lab_selftest", controls=controls, gates=GATES),
-        "lab-selftest",
-        controls,
-    )
+    table = text("lab_selftest", controls=controls, gates=GATES)
+    print_named(output, table, "lab-selftest", controls)
     if not all(one.right for one in controls):
         raise typer.Exit(1)
 
@@ -206,12 +186,84 @@ def list_all(output: Output = "table") -> None:
     Example: deepvm lab list
     """
     _need_torch()
-    from deepvm.lab.listing import listing
+    from deepvm.lab.matrix import listing
 
     entries = listing()
-    print_named(
-        output,
-        text("lab_list", also="-o csv", entries=entries),
-        "lab-list",
-        entries,
-    )
+    print_named(output, text("lab_list", also="-o csv", entries=entries), "lab-list", entries)
+
+
+def audit(
+    context: typer.Context,
+    script: Path = arg("SCRIPT", "A training script; options of this command stand before it."),
+    arguments: list[str] | None = arg(
+        "[ARGS...]", "Arguments for the script; {out} becomes the run's folder.", None
+    ),
+    kills: int = opt(3, "Number of kills after a logged step.", "K", min=1, max=1000),
+    write_kills: int = opt(
+        1,
+        "Number of kills in the middle of a torch.save or of safetensors' save_file.",
+        "K",
+        min=0,
+        max=1000,
+    ),
+    seed: int = opt(0, "Seed for the random kill points.", "N", min=0),
+    nproc: int = opt(0, "Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024),
+    resume_args: str = opt("", "Arguments to add when the script is restarted.", "WORDS"),
+    final: str = opt(
+        "", "File of the final parameters, compared besides what the optimizers hold.", "PATH"
+    ),
+    timeout: str = opt("1h", "Time limit for one start of the script.", "TIME"),
+    out: Path | None = opt(
+        None,
+        "Keep all runs here, in a new or empty folder; default: a temporary one.",
+        "DIR",
+        "--out",
+    ),
+    output: Output = "table",
+) -> None:
+    """Certify that a training script resumes correctly.
+
+    It runs twice, then is killed and restarted; results are compared bit for bit.
+
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails without a kill,
+    leaves nothing to compare, or DIR is full.
+
+    Example: deepvm audit --kills 5 train.py --save-dir {out}
+    """
+    from deepvm.core.units import parse_seconds
+    from deepvm.documents.build import document_of
+    from deepvm.io.atomic_write import write_bytes
+    from deepvm.lab.certify.attempt import Subject
+    from deepvm.lab.certify.certifier import certify
+    from deepvm.reports.documents import to_json
+
+    words = list(arguments or ())
+    options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
+    misplaced = []
+    # After ``--``, and where ``{out}`` is filled in, options are meant for the script.
+    for word, following in itertools.pairwise([*itertools.takewhile("--".__ne__, words), ""]):
+        name, _, value = word.partition("=")
+        if name in options and "{out}" not in (value or following):
+            misplaced.append(name)
+    if misplaced:
+        note(
+            f"passed to {script.name}: {', '.join(misplaced)}; options of deepvm audit come before"
+            " SCRIPT (with '--' after SCRIPT, this note is left out)"
+        )
+    try:
+        resuming = shlex.split(resume_args)
+    except ValueError as error:
+        raise RequestError("resume_args", resume_args, f"words as in a shell ({error})") from None
+    timeout_s = parse_seconds(timeout, "timeout")
+    subject = Subject(script, words[words[:1] == ["--"] :], resuming, nproc, final, timeout_s)
+    with cleaning_up():
+        certificate = certify(
+            subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
+        )
+    print_named(output, text("certificate", certificate=certificate), "audit", certificate)
+    for line in certificate.notes:
+        note(line)
+    if out is not None:  # last: a full disk hides no verdict
+        write_bytes(out / "audit.json", to_json(document_of("audits.Audit", certificate)).encode())
+    if not certificate.certified:
+        raise typer.Exit(1)

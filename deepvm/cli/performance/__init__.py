@@ -1,1 +1,1 @@
-"""``deepvm performance``: how fast GPUs train a model, and how good that prediction is."""
+"""``deepvm performance`` and ``gpus``: how fast GPUs train models, and how good predictions are."""

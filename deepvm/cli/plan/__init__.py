@@ -1,1 +1,1 @@
-"""``deepvm recommend``, ``explain``, ``sweep``, ``gpus`` and ``export``."""
+"""``deepvm recommend``, ``explain``, ``sweep`` and ``export``."""

@@ -1,7 +1,5 @@
 """``deepvm export``: a plan as the files of another tool."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import replace
@@ -18,7 +16,6 @@ from deepvm.exporters.registry import REGISTRY, SUMMARY
 MAX_RANK = 10**9 - 1
 if TYPE_CHECKING:
     Tool = str
-    from deepvm.core.cluster.plan import Plan
 else:
     Tool = Literal[tuple(REGISTRY)]
 
@@ -35,13 +32,18 @@ def export(
     flags: ExportOptions,
 ) -> None:
     """Write a plan for other tools."""
-    from deepvm.exporters.files import write_export
+    from deepvm.documents.inputs.plan import decode_plan, load_plan
+    from deepvm.exporters.base import choose_zones, write_export
     from deepvm.exporters.registry import render
-    from deepvm.exporters.zones import choose_zones
     from deepvm.io.own_package import own_package
+    from deepvm.io.safe_read import MAX_BYTES
 
     options = replace(flags, own=own_package())
-    plan = _read(file, whole(MAX_RANK)(rank, "rank"))
+    number = whole(MAX_RANK)(rank, "rank")
+    if file == "-":
+        plan = decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), number)
+    else:
+        plan = load_plan(file, number)
     plan, notes = choose_zones(plan, zone, limited=flags.max_price is not None)
     for text in notes:
         note(text)
@@ -65,12 +67,3 @@ export.__doc__ = f"""{SUMMARY}
 Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot
 --output-dir job
 """
-
-
-def _read(file: str, rank: int) -> Plan:
-    from deepvm.documents.inputs.plan import decode_plan, load_plan
-    from deepvm.io.safe_read import MAX_BYTES
-
-    if file == "-":
-        return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), rank)
-    return load_plan(file, rank)

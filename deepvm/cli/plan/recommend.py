@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepvm.cli.output import OutputOrPage, note, print_document, say
-from deepvm.cli.parameters import flag, opt, takes_flags
+from deepvm.cli.parameters import flag, opt, takes_flags, words_of
 from deepvm.cli.plan.options import opener
 from deepvm.core.options import OUTPUT
 from deepvm.services.plan_options import RankFlags
@@ -61,7 +62,10 @@ def recommend(
         _print_tables(view, asked, why=why, wide=output == "wide")
         return
     if output == "html":
-        _write_page(view, flags)
+        from deepvm.reports.plans.plan_page import plan_page
+
+        command = shlex.join(["deepvm", "recommend", *words_of(flags), "-o", "html"])
+        sys.stdout.write(plan_page(view, command))
     elif not printed:
         # Not for tables: the types of documents take 20 ms to load.
         from deepvm.reports.plans import recommendation_documents as data
@@ -89,22 +93,15 @@ def _print_tables(view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool
         print_report(view, asked, wide=wide)
 
 
-def _write_page(view: PlanView, flags: RankFlags) -> None:
-    from deepvm import __version__
-    from deepvm.cli.repeated import command_of
-    from deepvm.reports.plans.plan_page import plan_page
-
-    command = f"{command_of('recommend', flags)} -o html"
-    sys.stdout.write(plan_page(view, command, __version__))
-
-
 def _print_notes(view: PlanView) -> None:
     from deepvm.reports.plans.sources import source_lines
 
     found = view.found
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
-            where = f"{found.place(answer.catalog)}: " if len(found.answers) > 1 else ""
+            where = ""
+            if len(found.answers) > 1:
+                where = f"{found.place(answer.catalog)}: "
             say(f"{where}{answer.infeasible.sentence}")
         if answer.doubt:
             note(f"not proven: {answer.doubt}")

@@ -1,7 +1,5 @@
 """``deepvm tables``: list, compare, import, export and remove measurements; undo changes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.cli.profile.measure import FORCE_SPREAD
+from deepvm.cli.profile.profile_group import FORCE_SPREAD
 from deepvm.core.spelling import did_you_mean, listed
 from deepvm.core.units import counted
 from deepvm.errors import RequestError
@@ -32,10 +30,13 @@ def list_tables(
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import every_type, load_catalog
-    from deepvm.documents.values import With
+    from deepvm.documents.build import With
 
     folder, tables = _own()
-    types = load_catalog(catalog, prices="snapshot") if catalog else every_type()
+    if catalog:
+        types = load_catalog(catalog, prices="snapshot")
+    else:
+        types = every_type()
     unused = reasons(tables, types)
     entries = [With(e, used=not unused[e.name], why_not=unused[e.name]) for e in tables]
     table = text("tables_list", tables=tables, reasons=unused)
@@ -55,16 +56,13 @@ def show(
 
     Json and yaml print the documents whole, csv a row for each.
     """
-    from deepvm.reports.profiling.measured import csv_rows
+    from deepvm.reports.profiling.measurements import csv_rows
 
     named = _called([name])
     entries = [e.as_document() for e in named]
-    print_as(
-        output,
-        text("tables_show", entries=named),
-        lambda: {"schema_version": "deepvm.tables/1", "entries": entries},
-        lambda: csv_rows(named),
-    )
+    document = {"schema_version": "deepvm.tables/1", "entries": entries}
+    table = text("tables_show", entries=named)
+    print_as(output, table, lambda: document, lambda: csv_rows(named))
 
 
 @app.command(short_help="Show the last change, or what your measurements change.")
@@ -81,8 +79,8 @@ def diff(
     from deepvm.catalog.diff import diff_catalogs
     from deepvm.catalog.measured.tables import previous_tables
     from deepvm.catalog.store import load_catalog
-    from deepvm.reports.prices.diffs import csv_rows
-    from deepvm.reports.profiling.measured import changes
+    from deepvm.reports.prices.types import csv_rows
+    from deepvm.reports.profiling.measurements import changes
 
     folder, tables = _own()
     if not catalog:
@@ -120,8 +118,7 @@ def import_tables(
 
     Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
     """
-    from deepvm.services.profile.saving import save
-    from deepvm.services.profile.user_files import read_csv, read_json
+    from deepvm.services.profile.saving import read_csv, read_json, save
 
     path = Path(file)
     is_csv = path.suffix.lower() == ".csv"
@@ -131,15 +128,12 @@ def import_tables(
         raise RequestError("workload", workload, _CSV_ONLY)
     if is_csv and not instance_type:
         raise RequestError("instance_type", instance_type, _CSV_ONLY)
+    types = {"instance_type": instance_type}
+    types |= {"sender_type": sender_type, "receiver_type": receiver_type}
     entries: Sequence[Entry]
     if is_csv:
         entries = [read_csv(path, measured_at, instance_type, workload, say)]
     else:
-        types = {
-            "instance_type": instance_type,
-            "sender_type": sender_type,
-            "receiver_type": receiver_type,
-        }
         entries = read_json(path, measured_at, types, say)
     if not entries:
         say(f"{file} holds no measurement")
@@ -165,9 +159,8 @@ def export(
     if not file.lower().endswith(".json"):
         raise RequestError("FILE", file, "a file name that ends in .json, or - for standard output")
     if os.path.lexists(file) and not force:
-        raise RequestError(
-            "FILE", file, "a file that does not exist yet, or --force to overwrite it"
-        )
+        allowed = "a file that does not exist yet, or --force to overwrite it"
+        raise RequestError("FILE", file, allowed)
     write_bytes(Path(file), encode_tables(tables))
     say(f"{file}: written, {counted(len(tables), 'measurement')}")
 
@@ -191,20 +184,18 @@ def restore() -> None:
 
     path = restore_previous(own_folder())
     kept = len(_own()[1])
-    say(
-        f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore"
-        " undoes this"
-    )
+    content = counted(kept, "measurement") if kept else "nothing measured"
+    say(f"{path}: {content}; another restore undoes this")
 
 
-def _own() -> tuple[Path, Tables]:
+def _own() -> "tuple[Path, Tables]":
     from deepvm.catalog.measured.tables import load_tables, own_folder
 
     folder = own_folder()
     return folder, load_tables(folder)
 
 
-def _called(names: Sequence[str]) -> tuple[Entry, ...]:
+def _called(names: Sequence[str]) -> "tuple[Entry, ...]":
     _, tables = _own()
     named: dict[str, Entry] = {}
     for name in names:

@@ -1,12 +1,10 @@
 """``deepvm reproduce``: recompute the figures of the papers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import typer
 
-from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import arg, opt
 from deepvm.errors import missing_extra
 
@@ -32,18 +30,17 @@ def reproduce(
     Example: deepvm reproduce thesis -o csv
     """
     from deepvm.cli.long_runs import Progress
-    from deepvm.reports.reproduction import comparisons as report
     from deepvm.reports.reproduction import papers
 
-    names = _computable() if paper == "all" else [paper]
+    if paper == "all":
+        names = _computable()
+    else:
+        names = [paper]
     with Progress(papers.parts_of(names), "tables") as progress:
         results = papers.reproduce(names, only, progress=progress.advance)
-    print_as(
-        output,
-        lambda: report.print_reproductions(results),
-        lambda: report.document(results),
-        lambda: report.csv_rows(results),
-    )
+    table = text("reproduce", also="-o csv", papers=results, reasons=papers.reasons)
+    values = {"papers": results}
+    print_named(output, table, "reproduce", values, lambda: papers.csv_rows(results))
     unexpected = [figure for paper in results for figure in paper.unexpected]
     for part, own in unexpected:
         say(f"Not expected: {part.id}, {own.name}: {own.shown}, not {own.published}")
@@ -52,7 +49,6 @@ def reproduce(
 
 
 def _computable() -> list[str]:
-    """The papers whose libraries are installed; a note names the others."""
     from deepvm.reports.reproduction.papers import PAPERS, computations
 
     names = []

@@ -1,8 +1,7 @@
 """The jobs, policies, deadlines and lifetimes that ``deepvm simulate`` simulates."""
 
-from __future__ import annotations
-
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +24,7 @@ from deepvm.simulator.traces.trace import pools_of, read_traces
 def jobs_of(
     paths: list[Path], presets: list[str], market: str | None, *, replayed: bool
 ) -> list[Job]:
-    """The jobs. Raises RequestError: there is none, or two have one name.
-
-    ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some.
-    """
+    """The jobs. Raises RequestError: there is none, or two have one name."""
     given = [preset(name) for name in presets] + [read_job(path) for path in paths]
     if not given:
         raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
@@ -40,10 +36,8 @@ def jobs_of(
         if market:
             job = replace(job, market=Market(market))
         if replayed and job.mttp_s[0] == math.inf:
-            note(
-                f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume"
-                f" {format_seconds(MTTP_S)}"
-            )
+            assumed = f"until lifetimes are seen, policies assume {format_seconds(MTTP_S)}"
+            note(f"{job.name}: no mttp_s is given; {assumed}")
             job = replace(job, mttp_s=(MTTP_S,))
         jobs.append(job)
     return jobs
@@ -61,14 +55,12 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
 
 
 def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | None:
-    """The deadline, if any.
-
-    Raises RequestError: a job may need on-demand VMs and has only a spot price.
-    """
+    """The deadline, if any."""
     if policy is not None and not time:
         raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
-    name = "uniform-progress" if policy is None else policy
-    decides = parse_deadline_policy(name, "deadline_policy")
+    if policy is None:
+        policy = "uniform-progress"
+    decides = parse_deadline_policy(policy, "deadline_policy")
     deadline = None
     if time:
         deadline = Deadline(parse_seconds(time, "deadline"), decides)
@@ -76,50 +68,34 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
         on_demand = job.market is Market.ON_DEMAND
         only_spot = job.spot_usd_per_hour and not job.on_demand_usd_per_hour
         if only_spot and (on_demand or deadline):
-            missing = (
-                f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no"
-                " on_demand_usd_per_hour"
-            )
+            reason = f"{job.name} has spot_usd_per_hour, and no on_demand_usd_per_hour"
             option, value = ("market", job.market.value) if on_demand else ("deadline", time)
-            raise RequestError(option, value, missing)
+            raise RequestError(option, value, f"a job with a price on demand: {reason}")
     return deadline
 
 
 def own_lives(text: str) -> LifeSource:
-    """Lifetimes of the machines of this user's jobs.
-
-    ``text`` is ``history``, ``history:TYPE`` or ``history:TYPE/ZONE``.
-
-    Raises:
-        RequestError: another text, or a pool without a history. MissingExtraError: no SQLAlchemy.
-        DataError: the history cannot be read, or no machine in it was preempted.
-    """
+    """Lifetimes of the machines of this user's jobs."""
     name, _, pool = text.partition(":")
     if name != "history":
         raise RequestError("lives", text, "history, history:TYPE or history:TYPE/ZONE")
-    import time
-
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import lives_in
-    from deepvm.simulator.traces.resampled import ResampledLifetimes
+    from deepvm.simulator.traces.lifetime_fit import ResampledLifetimes
 
     with History.open() as history:
         rows = history.machines()
     lifetimes = lives_in(rows, time.time(), tuple(pool.split("/")) if pool else ())
     if not lifetimes:
-        kinds = sorted(
-            {f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"}
-        )
+        spot = [m for m in rows if m["market"] == "spot"]
+        kinds = sorted({f"history:{m['instance_type']}/{m['zone']}" for m in spot})
         known = "a --trace: no job of yours has had spot machines yet"
         if kinds:
             known = joined(kinds, "or")
         raise RequestError("lives", text, known)
     lives = ResampledLifetimes(lifetimes)
-    ended = sum(end for _, end in lifetimes)
-    note(
-        f"{len(lifetimes)} lifetimes, {ended} ended by a preemption; mean"
-        f" {format_seconds(lives.mean_s)}"
-    )
+    ended = f"{sum(end for _, end in lifetimes)} ended by a preemption"
+    note(f"{len(lifetimes)} lifetimes, {ended}; mean {format_seconds(lives.mean_s)}")
     return lives
 
 
@@ -128,10 +104,8 @@ def traced_lives(files: list[Path]) -> LifeSource:
     traces = read_traces(files, note)
     whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
     if not any(whole):
-        raise DataError(
-            f"{', '.join(map(str, files))}: no machine is preempted there; name another trace, or"
-            " none"
-        )
+        named = ", ".join(map(str, files))
+        raise DataError(f"{named}: no machine is preempted there; name another trace, or none")
     note(
         "--trace replays how long machines lived, not when they were unavailable: a replacement"
         " comes after allocation_s; 'deepvm traces deadline' counts those hours, too"

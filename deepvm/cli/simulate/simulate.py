@@ -1,8 +1,7 @@
 """``deepvm simulate``: what preemptions will do to a job, before it starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,9 +65,9 @@ def simulate(
     """
     from deepvm.cli.simulate.cases import deadline_of, jobs_of, own_lives, policies_of, traced_lives
     from deepvm.reports.simulation import simulations as report
+    from deepvm.simulator.jobfile import swept
     from deepvm.simulator.monte_carlo import simulate_each
     from deepvm.simulator.results import Results
-    from deepvm.simulator.sweeps import swept
 
     # Arguments are additional files for --trace, as a shell writes `--trace *.json`
     if more and not trace:
@@ -86,10 +85,10 @@ def simulate(
         allowed = "a key other than mttp: the lifetimes are those of --trace or --lives"
         raise RequestError("sweep", " ".join(ranges), allowed)
     varied = [(one, values) for each in all_jobs for one, values in swept(each, ranges)]
-    cases = [(one, each) for one, _ in varied for each in policies]
+    cases = [(one, each, values) for one, values in varied for each in policies]
     with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         found = simulate_each(
-            cases,
+            [case[:2] for case in cases],
             runs=runs,
             seed=seed,
             lives=source,
@@ -100,11 +99,9 @@ def simulate(
         )
     results: list[Results] = []
     failed: list[str] = []
-    # The values of the sweep, for each case
-    swept_values = [values for _, values in varied for _ in policies]
-    for (_, policy_of_case), values, result in zip(cases, swept_values, found, strict=True):
+    for (_, saves, values), result in zip(cases, found, strict=True):
         if isinstance(result, SimulationError):
-            where = [*(f"{key}={value:g}" for key, value in values), policy_of_case.name]
+            where = [*(f"{key}={value:g}" for key, value in values), saves.name]
             failed.append(f"{', '.join(where)}: {result}")
         else:
             results.append(replace(result, sweep=dict(values)))
@@ -114,13 +111,8 @@ def simulate(
         if compare is not None or sweep or len(all_jobs) > 1:
             name = "simulate-comparison"
             document = {"rows": results}
-        print_named(
-            output,
-            lambda: report.print_results(results),
-            name,
-            document,
-            lambda: report.csv_rows(results),
-        )
+        table = partial(report.print_results, results)
+        print_named(output, table, name, document, partial(report.csv_rows, results))
         draw(plot, lambda: report.results_figure(results))
     if failed:
         raise SimulationError("\n".join(failed))

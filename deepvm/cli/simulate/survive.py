@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SurviveFlags:
-    """The options of ``survive``."""
-
+class _SurviveFlags:
     instance_type: str = option(MISSING, "The type of the VMs.", "TYPE", complete="complete_type")
     count: int = option(MISSING, "How many are needed at once.", "N", kind=int)
     for_: str = option(MISSING, "How long all must survive, such as 4h.", "TIME", "--for")
@@ -46,7 +46,7 @@ class SurviveFlags:
 
 
 @takes_flags
-def survive(flags: SurviveFlags, output: Output = "table") -> None:
+def survive(flags: _SurviveFlags, output: Output = "table") -> None:
     """Estimate how probably N spot VMs of a type are available and all survive for a time.
 
     From public traces, the cloud's interruption band, your own jobs, and, where available, stored
@@ -56,6 +56,7 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.lifetimes import BANDS
+    from deepvm.planner.explain import allowed_type
     from deepvm.simulator.survival.evidence import answer
 
     limit = None
@@ -71,7 +72,12 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     )
     source = SourceOptions(prices=flags.prices, offline=flags.offline, profile=flags.profile)
     catalog = load(market, source)
-    kind = _type(catalog, flags.instance_type)
+    name = flags.instance_type
+    kind = catalog.by_name.get(name)
+    if kind is None:
+        raise RequestError("instance_type", name, allowed_type(catalog, name))
+    if kind.spot_usd_per_hour is None:
+        note(f"no spot price of {name} is known in {catalog.name}")
     zone = _zone(catalog, kind, flags.zone)
     prices = None
     if flags.price_history:
@@ -86,16 +92,13 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
         score=_score(catalog, kind, flags.count, request, zone.zone),
         prices=prices,
     )
-    band = None if found.band is None else BANDS[found.band]
+    band = None
+    if found.band is not None:
+        band = BANDS[found.band]
     print_named(output, text("survive", answer=found, band=band), "survive", found)
 
 
-def _market(flags: SurviveFlags) -> str:
-    """The catalog of the cloud and the region.
-
-    Raises RequestError: the cloud has no spot market, or the catalog is that of another region, or
-    of none.
-    """
+def _market(flags: _SurviveFlags) -> str:
     from deepvm.catalog.clouds import cloud_of, region_in
     from deepvm.services.open_catalogs import market_of
 
@@ -114,22 +117,7 @@ def _market(flags: SurviveFlags) -> str:
     return f"{catalog}-{region}"
 
 
-def _type(catalog: Catalog, name: str) -> InstanceType:
-    kind = catalog.by_name.get(name)
-    if kind is None:
-        from deepvm.planner.explain import allowed_type
-
-        raise RequestError("instance_type", name, allowed_type(catalog, name))
-    if kind.spot_usd_per_hour is None:
-        note(f"no spot price of {name} is known in {catalog.name}")
-    return kind
-
-
 def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
-    """A zone by id and by name: both as given where no prices tell them apart.
-
-    Raises RequestError: no zone of the region, or the type is not sold there.
-    """
     from deepvm.catalog.clouds import cloud_of
     from deepvm.core.cluster.instances import ZonePrice
 
@@ -150,9 +138,6 @@ def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
 
 def _own(name: str, region: str, zone: str) -> OwnPool | None:
     """What this user's jobs observed of the type; None without jobs. They know zones by name."""
-    import os
-    import time
-
     try:
         from deepvm.jobs.history.history import PLACE, History, own_folder
         from deepvm.jobs.history.pools import own_pool
@@ -160,10 +145,8 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
             return None
         if not zone.startswith(region if zone else ""):
-            note(
-                f"your own jobs are not counted: they know zones by name, and that of {zone} is"
-                " unknown"
-            )
+            reason = f"they know zones by name, and that of {zone} is unknown"
+            note(f"your own jobs are not counted: {reason}")
             return None
         with History.reader() as history:
             return own_pool(history.machines(), time.time(), name, region, zone)
@@ -177,10 +160,6 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
 def _score(
     catalog: Catalog, kind: InstanceType, count: int, request: MarketRequest, zone: str
 ) -> int | None:
-    """The cloud's placement score of the zone, or of the best one.
-
-    None where the cloud is not asked.
-    """
     from deepvm.catalog.market.open_markets import placement
 
     if not catalog.provenance.origins or request.offline or request.prices == "snapshot":
@@ -199,7 +178,7 @@ def _score(
 def _prices(
     catalog: Catalog,
     kind: InstanceType,
-    flags: SurviveFlags,
+    flags: _SurviveFlags,
     for_s: float,
     zone: str,
     limit: Decimal | None,

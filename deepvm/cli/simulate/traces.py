@@ -1,7 +1,5 @@
 """``deepvm traces``: recorded spot VMs, their lifetimes, and replays of saves and deadlines."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from deepvm.cli.long_runs import Progress
@@ -83,13 +81,9 @@ def deadline(
             say=say,
             progress=progress.advance,
         )
-    print_named(
-        output,
-        lambda: report.print_deadlines(found, job),
-        "traces-deadline",
-        {"job": job, "rows": found},
-        lambda: report.deadline_rows(found),
-    )
+    table = partial(report.print_deadlines, found, job)
+    values = {"job": job, "rows": found}
+    print_named(output, table, "traces-deadline", values, partial(report.deadline_rows, found))
     draw(plot, lambda: report.deadlines_figure(found, job))
 
 
@@ -149,12 +143,8 @@ def fit(
         own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools]
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
     document = partial(report.fit_document, pools, fits, own)
-    print_as(
-        output,
-        lambda: report.print_fit(pools, fits, own, alone=alone),
-        document,
-        lambda: report.fit_csv(document()),
-    )
+    table = partial(report.print_fit, pools, fits, own, alone=alone)
+    print_as(output, table, document, lambda: report.fit_csv(document()))
 
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")
@@ -193,9 +183,5 @@ def replay(
     saves = [parse_seconds(part, "save", bare="s", allowed=allowed) for part in save.split(",")]
     found = replay_all(pools, names, tuple(dict.fromkeys(saves)), step_s=step_s, mttp_s=mttp_s)
     document = report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)
-    print_as(
-        output,
-        lambda: report.print_replay(pools, found),
-        lambda: document,
-        lambda: report.replay_csv(document),
-    )
+    table = partial(report.print_replay, pools, found)
+    print_as(output, table, lambda: document, partial(report.replay_csv, document))

@@ -1,7 +1,5 @@
 """What the planner answers with: clusters, recommendations and rejections."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,10 +22,7 @@ class NodeGroup:
 
     @property
     def micro_usd_per_hour(self) -> int:
-        """Whole micro-dollars an hour of the group.
-
-        Raises a ValueError if the type is not sold in this market.
-        """
+        """Raises a ValueError if the type is not sold in this market."""
         price = self.instance.micro_usd_per_hour(self.market)
         if price is None:
             raise ValueError(f"{self.instance.name} has no {self.market.value} price")
@@ -50,12 +45,10 @@ class Cluster:
 
     @property
     def gpu_count(self) -> int:
-        """All VMs that train."""
         return self.spot_count + self.on_demand_count
 
     @property
     def memory_count(self) -> int:
-        """The VMs that hold checkpoints."""
         return self.memory.count if self.memory else 0
 
     @property
@@ -67,12 +60,10 @@ class Cluster:
 
     @property
     def micro_usd_per_hour(self) -> int:
-        """Exact price in micro-dollars an hour."""
         return sum(g.micro_usd_per_hour for g in self.groups)
 
     @property
     def usd_per_hour(self) -> Decimal:
-        """Exact price in $/h."""
         return Decimal(self.micro_usd_per_hour) / MICRO_USD
 
     @property
@@ -83,7 +74,6 @@ class Cluster:
         return None
 
     def __str__(self) -> str:
-        """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
         return " + ".join(f"{g.count} x {g.instance.name} ({g.market.value})" for g in self.groups)
 
 
@@ -111,59 +101,36 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """Expected time and bill of a job on a cluster, preemptions included.
+    """Expected time and bill of a job on a cluster, preemptions included."""
 
-    Attributes:
-        total_s: seconds from the request to the end; infinite if the job never ends.
-        cost_usd: the bill for all VMs. preemptions: how many.
-        sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
-        spread: of simulated runs if there are any; the other figures are then their means.
-        costs_usd: the bill of a fast run at a good time for spot VMs, and of a slow one at a bad
-            time; with a model.
-        late_probability: of missing the deadline, as far as the speed is known; None without a
-            model or a deadline.
-    """
-
-    total_s: float
+    total_s: float  # from the request to the end; infinite if the job never ends
     cost_usd: float
     preemptions: float
-    sound: bool = True
-    spread: Spread | None = None
+    sound: bool = True  # whether the closed form is within 2 % here (preemption.makespan)
+    spread: Spread | None = None  # of simulated runs; the other figures are then their means
+    # of a fast run at a good time, a slow one at a bad time
     costs_usd: tuple[float, float] | None = None
-    late_probability: float | None = None
+    late_probability: float | None = None  # as far as the speed is known
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """How fast a cluster trains a model: 80 % intervals, and where they come from.
+    """How fast a cluster trains a model: 80 % intervals, and where they come from."""
 
-    Attributes:
-        throughput: units a second of the cluster. step_s: seconds of a step. mfu: model FLOP
-            utilisation.
-        source: ``measured``, ``published`` or ``derived``. precision: of the step.
-        batch_per_gpu, micro_batch: samples of a step on each GPU, and of them computed at once.
-        checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has
-            seen.
-        kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
-        state_bytes: weights, gradients and optimizer on each GPU.
-        faster_than_first: probability that it trains more than 1 % faster than the first plan; None
-            for that one.
-        trusted: whether so large a cluster, and batch, may come first.
-    """
-
-    throughput: Interval
+    throughput: Interval  # units a second of the cluster
     step_s: Interval
-    mfu: float
-    source: str
+    mfu: float  # model FLOP utilization
+    source: str  # measured, published or derived
     precision: str
-    batch_per_gpu: float
-    micro_batch: float
-    checkpointing: bool
-    fitted_vms: int
-    kept: Interval
-    state_bytes: float
+    batch_per_gpu: float  # samples of a step
+    micro_batch: float  # of them computed at once
+    checkpointing: bool  # of activations
+    fitted_vms: int  # largest cluster that the source has seen
+    kept: Interval  # share that preemptions leave: at a bad time, usually, at a good one
+    state_bytes: float  # weights, gradients and optimizer on each GPU
+    # probability of being over 1 % faster than the first plan
     faster_than_first: float | None = None
-    trusted: bool = True
+    trusted: bool = True  # whether so large a cluster, and batch, may come first
 
 
 @dataclass(frozen=True)
@@ -171,20 +138,18 @@ class Recommendation:
     """A cluster and its figures; rank 1 is the best.
 
     Attributes:
-        speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the
-            curve that was used.
+        speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13).
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
-        flopp_spot: operations per dollar of one spot VM (eq. 1); None where it has no spot price.
+        flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant
             3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
-        binding: what keeps a cluster of these types from being better; empty when nothing does.
+        binding: what keeps a cluster of these types from being better.
         warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
         prediction: of the throughput, where a model is trained and not eFLOPS are counted.
-        next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other
-            memory nodes; None if there is none, or if it was not asked for.
+        next_zone: the cheapest cluster of as many of these VMs in another zone, if asked for.
         bill: what it costs besides its VMs; None where the catalog knows no rates.
-        value: what the policy maximises.
+        value: what the policy maximizes.
     """
 
     rank: int
@@ -201,12 +166,11 @@ class Recommendation:
     outlook: JobEstimate | None = None
     prediction: Prediction | None = None
     next_zone: Cluster | None = None
-    bill: Bill | None = None
+    bill: "Bill | None" = None
     value: float = 0.0
 
     @property
     def usd_per_hour(self) -> Decimal:
-        """Exact price in $/h."""
         return self.cluster.usd_per_hour
 
     @property
@@ -234,7 +198,6 @@ class Recommendation:
 
     @property
     def estimated(self) -> bool:
-        """Whether its eFLOPS are an estimate."""
         return bool(self.cluster.gpu.eflops_basis)
 
 

@@ -6,8 +6,6 @@ has. A savings plan is a discount on on-demand prices; what it costs when nothin
 counted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,30 +22,24 @@ _SHARE = re.compile(r"(?:(?P<glob>[^=]+)=)?\s*(?P<number>\d{1,2}(?:\.\d{1,4})?)\
 
 
 CAPACITY_BLOCK = "capacity-block"
+# How long before the end of a capacity block AWS starts to terminate its VMs:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html, 2026
 _CLEARED = timedelta(minutes=30)
-"""How long before the end of a capacity block AWS starts to terminate its VMs:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html, 2026."""
 
 
 @dataclass(frozen=True)
 class ReservedPool:
-    """VMs that are reserved: so many of one type in a region, at $/h each.
-
-    Attributes:
-        begins, until: UTC; None for always, and for no end. zone: id of the only zone, empty if
-        unknown.
-        kind: ``reservation`` or ``capacity-block``.
-    """
+    """VMs that are reserved: so many of one type in a region, at $/h each."""
 
     name: str
     instance_type: str
     count: int
     usd_per_hour: Decimal
-    until: datetime | None = None
+    until: datetime | None = None  # UTC; None for no end
     region: str = ""
-    zone: str = ""
-    kind: str = "reservation"
-    begins: datetime | None = None
+    zone: str = ""  # id of the only zone
+    kind: str = "reservation"  # or capacity-block
+    begins: datetime | None = None  # UTC; None for always
 
     @property
     def usable_until(self) -> datetime | None:
@@ -65,31 +57,24 @@ class SavingsPlan:
     glob: str = "*"
 
     def __str__(self) -> str:
-        """``28 % on p5.*``."""
-        return (
-            f"{(self.share * 100).normalize():f} % on"
-            f" {'all types' if self.glob == '*' else self.glob}"
-        )
+        if self.glob == "*":
+            types = "all types"
+        else:
+            types = self.glob
+        return f"{(self.share * 100).normalize():f} % on {types}"
 
 
 def read_savings_plan(text: str) -> SavingsPlan:
     """Read ``28%`` or ``p5.*=28%``. Raises a RequestError."""
     match = _SHARE.fullmatch(text)
-    if match:
-        share = Decimal(match["number"]) / 100
-    else:
-        share = Decimal(0)
-    if match is None or not share:
-        raise RequestError(
-            "savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
-        )
-    return SavingsPlan(share, (match["glob"] or "*").strip())
+    if match is None or not Decimal(match["number"]):
+        allowed = "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
+        raise RequestError("savings_plan", text, allowed)
+    return SavingsPlan(Decimal(match["number"]) / 100, (match["glob"] or "*").strip())
 
 
 def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> tuple[Catalog, ...]:
-    """The catalogs with discounted on-demand prices, rounded up to micro-dollars.
-
-    Of several plans the best counts.
+    """The catalogs with the best discount on on-demand prices, rounded up to micro-dollars.
 
     Raises a RequestError for a plan that no type with an on-demand price goes with.
     """
@@ -123,10 +108,8 @@ def with_reserved(
 ) -> tuple[tuple[Catalog, ...], tuple[str, ...]]:
     """The catalogs with a type for each usable pool of their region, and notes.
 
-    The notes say why pools are in no catalog, and which figures look wrong.
-
-    ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one
-    name.
+    The notes say why pools are in no catalog, and which figures look wrong. Raises a RequestError
+    for a pool of a type that no catalog has, or two of one name.
     """
     pools = tuple(pools)
     catalogs = tuple(catalogs)
@@ -140,19 +123,14 @@ def with_reserved(
         ]
         if not of_type:
             raise RequestError("reserved", pool.instance_type, f"a type of {_named(catalogs)}")
+        name = f"reserved pool {pool.name}"
         if not in_region:
-            notes.append(
-                f"reserved pool {pool.name} is in {pool.region}, not in"
-                f" {', '.join(c.region for c in of_type)}"
-            )
+            others = ", ".join(c.region for c in of_type)
+            notes.append(f"{name} is in {pool.region}, not in {others}")
         elif (end := pool.usable_until) is not None and end <= now:
-            notes.append(
-                f"reserved pool {pool.name} ended at {_in_words(end)}{_before_its_end(pool)}"
-            )
+            notes.append(f"{name} ended at {_in_words(end)}{_before_its_end(pool)}")
         elif pool.begins is not None and pool.begins > now:
-            notes.append(
-                f"reserved pool {pool.name} starts at {_in_words(pool.begins)}: plan again then"
-            )
+            notes.append(f"{name} starts at {_in_words(pool.begins)}: plan again then")
         else:
             for catalog, more in zip(catalogs, added, strict=True):
                 if catalog in in_region:
@@ -164,7 +142,6 @@ def with_reserved(
 
 
 def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
-    """Warnings about a pool's price and zone."""
     judged = PriceSanityCheck(
         {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog}
     )
@@ -190,11 +167,9 @@ def _before_its_end(pool: ReservedPool) -> str:
 
 
 def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:
-    end = pool.usable_until
-    if end is None:
-        left_s = None
-        until = ""
-    else:
+    left_s = None
+    until = ""
+    if (end := pool.usable_until) is not None:
         left_s = (end - now).total_seconds()
         until = f"{_in_words(end)}{_before_its_end(pool)}"
     return replace(

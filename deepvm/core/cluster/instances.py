@@ -25,8 +25,8 @@ from deepvm.errors import MissingDataError, RequestError
 if TYPE_CHECKING:
     from deepvm.core.bill import Rates
 
+# Share of the VMs of a type that are preempted in a month, by AWS's band
 INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
-"""Share of the VMs of a type that are preempted in a month, by AWS's band."""
 
 
 class Market(str, Enum):
@@ -46,35 +46,25 @@ class Gpu:
     manufacturer: str = "NVIDIA"
 
     def __post_init__(self) -> None:
-        """Keep Python's own numbers; raise a RequestError for fractional or absent GPUs."""
         count = to_whole(self.count, "gpu.count", "a whole number of GPUs >= 1", least=1)
-        if self.memory_gib is None:
-            memory = None
-        else:
-            memory = to_positive(self.memory_gib, "gpu.memory_gib")
-        _keep(self, count=count, memory_gib=memory)
+        _keep(self, count=count)
+        if self.memory_gib is not None:
+            _keep(self, memory_gib=to_positive(self.memory_gib, "gpu.memory_gib"))
 
 
 @dataclass(frozen=True)
 class ZonePrice:
-    """The spot price of a type in one zone.
+    """The spot price of a type in one zone."""
 
-    ``zone``: the id, the same for every account, ``use1-az4``. ``name``: in the user's account,
-    ``us-east-1a``.
-    ``since``: when the market set this price, ISO 8601. Both are empty when unknown.
-    """
-
-    zone: str
+    zone: str  # id, the same for every account, such as use1-az4
     usd_per_hour: Decimal
-    name: str = ""
-    since: str = ""
+    name: str = ""  # in the user's account, such as us-east-1a
+    since: str = ""  # when the market set this price, ISO 8601
 
     def __post_init__(self) -> None:
-        """Raise a RequestError unless the price is above 0 and in whole micro-dollars."""
         _keep(self, usd_per_hour=_exact(self.usd_per_hour, "usd_per_hour"))
 
     def __str__(self) -> str:
-        """``use1-az4 (us-east-1a)``."""
         if self.name not in ("", self.zone):
             return f"{self.zone} ({self.name})"
         return self.zone
@@ -82,11 +72,7 @@ class ZonePrice:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A pool of reserved VMs; see :mod:`deepvm.core.cluster.commitments`.
-
-    ``left_s``: seconds until its VMs are ended, None if they are not; ``until``: that moment, in
-    words.
-    """
+    """A pool of reserved VMs; ``left_s``: until its VMs are ended; ``until``: that moment."""
 
     pool: str
     instance_type: str
@@ -101,35 +87,28 @@ class InstanceType:
     """A VM type in one region.
 
     Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact
-    decimals.
+    decimals. What is unknown is None or empty.
 
     Attributes:
-        name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory, None if unknown.
-        network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown.
-            network_baseline_gbps: what it sustains beyond a peak of some minutes, None if unknown.
-            on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this
-            market.
+        name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory.
+        network_gbps: bandwidth in Gbit/s that the planner uses. network_baseline_gbps: what it
+            sustains beyond a peak of some minutes.
+        on_demand_usd_per_hour, spot_usd_per_hour: None where it is not sold in this market.
         gpu: its GPUs, None for a CPU type.
-        eflops: operations per second in the catalog's unit, None when unknown.
-        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. Estimates must be
-            allowed to count.
-        eflops_source: who measured ``eflops``, in words, where it was not the catalog's own source.
+        eflops: operations per second in the catalog's unit. eflops_basis: how they were estimated,
+            empty when measured. eflops_source: who measured them, if not the catalog's own source.
         speedups: its speed-up curves, at most one general one of each kind. default_speedup: the
-            kind to use unless the user asks for another; empty for the catalog's. speedup_basis:
-            another type's name for borrowed curves.
+            kind to use, empty for the catalog's. speedup_basis: another type's name for borrowed
+            curves.
         quota_family: the provider's quota that its vCPUs count against.
-        cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
+        cpu_architecture: ``x86_64`` or ``arm64``.
         burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
-        current_generation: whether the provider calls it current.
-        interruption_band: how often it is preempted, an index into :data:`INTERRUPTION_BANDS`; None
-            if unknown.
+        interruption_band: how often it is preempted, an index into :data:`INTERRUPTION_BANDS`.
         spot_zones: its spot prices by zone: first that of ``spot_usd_per_hour`` (in a catalog the
-            cheapest zone, in a cluster the cluster's), then the others, cheapest first; empty when
-            unknown.
-        zones: ids of the zones that offer it; empty when unknown.
-        unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
-        known_life: how long its spot VMs lived by the user's own history, None where that says too
-            little.
+            cheapest zone, in a cluster the cluster's), then the others, cheapest first.
+        zones: ids of the zones that offer it.
+        unusable: why no cluster can have it, such as a share of a GPU.
+        known_life: how long its spot VMs lived by the user's own history.
         reserved: the pool of reserved VMs that it stands for, None for types of the open market.
         discount: share of the list price that a savings plan takes off the on-demand price.
     """
@@ -162,20 +141,16 @@ class InstanceType:
     discount: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
-        """Make prices exact; raise a RequestError that names a figure that cannot be true."""
         if not self.name or self.name != self.name.strip():
             raise RequestError("name", self.name, "a name without surrounding blanks")
         _keep(self, vcpus=to_whole(self.vcpus, "vcpus", "a whole number >= 1", least=1))
         for option in ("memory_gib", "network_gbps", "network_baseline_gbps", "eflops"):
             if (value := getattr(self, option)) is not None:
                 _keep(self, **{option: to_positive(value, option)})
-        if self.interruption_band is not None:
-            band = self.interruption_band
+        if (band := self.interruption_band) is not None:
             allowed = "0 to 4, or None when unknown"
-            _keep(
-                self,
-                interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4),
-            )
+            band = to_whole(band, "interruption_band", allowed, least=0, most=4)
+            _keep(self, interruption_band=band)
         # AWS reports BurstablePerformanceSupported only from T2 on
         if self.name.startswith("t1."):
             _keep(self, burstable=True)
@@ -192,7 +167,6 @@ class InstanceType:
 
     @property
     def type_name(self) -> str:
-        """The provider's name of the type; the name of a reserved pool is its own."""
         if self.reserved is None:
             return self.name
         return self.reserved.instance_type
@@ -206,26 +180,22 @@ class InstanceType:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Main memory in whole bytes."""
         if self.memory_gib is None:
             return None
         return int(self.memory_gib * GIB)
 
     def usd_per_hour(self, market: Market) -> Decimal | None:
-        """The price in a market, None where it is not sold there."""
         if market is Market.SPOT:
             return self.spot_usd_per_hour
         return self.on_demand_usd_per_hour
 
     def micro_usd_per_hour(self, market: Market) -> int | None:
-        """The price in whole micro-dollars an hour, None where it is not sold in this market."""
         price = self.usd_per_hour(market)
         if price is None:
             return None
         return to_micro_usd(price)
 
     def memory_node_gbps(self, rule: MemoryNodeRule) -> float | None:
-        """The bandwidth in Gbit/s that counts for a memory node of this type, None if unknown."""
         if rule.sustained and self.network_baseline_gbps is not None:
             return self.network_baseline_gbps
         return self.network_gbps
@@ -245,10 +215,9 @@ class InstanceType:
         if not self.spot_zones:
             return self
         price = spot[0].usd_per_hour if spot else None
-        sold = price is not None or self.on_demand_usd_per_hour is not None
-        if sold:
-            return replace(self, spot_zones=spot, spot_usd_per_hour=price)
-        return None
+        if price is None and self.on_demand_usd_per_hour is None:
+            return None
+        return replace(self, spot_zones=spot, spot_usd_per_hour=price)
 
     def curve(self, kind: str) -> SpeedupCurve | None:
         """The curve of this kind that is not tied to a workload, or None."""
@@ -259,8 +228,7 @@ class InstanceType:
 class Quota:
     """The most vCPUs that an account may run in one family and market.
 
-    ``in_use``: vCPUs of running VMs that count against it. ``code``, ``title``: the provider's id
-    and name of it.
+    ``in_use``: by running VMs. ``code``, ``title``: the provider's id and name of it.
     """
 
     family: str
@@ -271,7 +239,6 @@ class Quota:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Raise RequestError for an unknown market, or a limit that is no whole number >= 0."""
         try:
             _keep(self, market=Market(self.market))
         except ValueError:
@@ -279,14 +246,11 @@ class Quota:
                 "market", self.market, " or ".join(m.value for m in Market)
             ) from None
         for option in ("vcpus", "in_use"):
-            _keep(
-                self,
-                **{option: to_whole(getattr(self, option), option, "a whole number >= 0", least=0)},
-            )
+            value = to_whole(getattr(self, option), option, "a whole number >= 0", least=0)
+            _keep(self, **{option: value})
 
     @property
     def left(self) -> int:
-        """VCPUs that may still be started."""
         return max(0, self.vcpus - self.in_use)
 
     @property
@@ -302,18 +266,15 @@ class Catalog:
     """Everything that can be rented in one region, with the tables that the planner needs.
 
     Attributes:
-        name: what the user calls it. region: the provider's region, empty when the types are
-            invented.
+        region: the provider's region, empty when the types are invented.
         n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold
             checkpoints.
         quotas: account limits; a family and market without one is unlimited.
-        default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in
-            words.
+        default_speedup: the kind of curve to use unless the user asks for another.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
         rates: what the cloud charges besides VMs, None if unknown.
         grace_s: from the first warning until a spot VM is gone, None if unknown.
-        unsure: why it is unknown whether what is listed can be had there; empty where a list says
-            what is sold.
+        unsure: why it is unknown whether what is listed can be had there.
     """
 
     name: str
@@ -362,24 +323,17 @@ class Catalog:
 
     @cached_property
     def pool_quotas(self) -> tuple[Quota, ...]:
-        """A limit for each type of a reserved pool: the VMs that it has."""
         pools = [(i, i.reserved) for i in self if i.reserved is not None]
         return tuple(Quota(i.quota_family, Market.ON_DEMAND, r.count * i.vcpus) for i, r in pools)
 
     def within_zone(self, zone: str) -> Catalog:
         """The types sold in one zone, at its spot prices; the rest goes to ``absent``.
 
-        Without zones, the same catalog.
-
-        ``zone``: an id, or a name in the user's account. Raises a RequestError if it is unknown or
-        sells nothing.
+        ``zone``: an id, or a name in the user's account. Raises a RequestError.
         """
         if not self.zones:
             return self
-        if zone in self.zones:
-            wanted = zone
-        else:
-            wanted = next((i for i, name in self.zones.items() if name == zone), "")
+        wanted = next((i for i, name in self.zones.items() if zone in (i, name)), "")
         if not wanted:
             listed = ", ".join(f"{i} ({name})" if name else i for i, name in self.zones.items())
             raise RequestError("zone", zone, f"a zone of catalog {self.name}: {listed}")
@@ -387,11 +341,8 @@ class Catalog:
         kept = tuple(i for i in sold.values() if i is not None)
         if not kept:
             raise RequestError("zone", zone, "a zone in which something is offered")
-        absent = {
-            name: f"{name} is not offered in zone {wanted}"
-            for name, there in sold.items()
-            if there is None
-        }
+        gone = [name for name, there in sold.items() if there is None]
+        absent = {name: f"{name} is not offered in zone {wanted}" for name in gone}
         return replace(self, instances=kept, absent={**self.absent, **absent})
 
     def __iter__(self) -> Iterator[InstanceType]:
@@ -402,18 +353,15 @@ class Catalog:
 
     @cached_property
     def by_name(self) -> Mapping[str, InstanceType]:
-        """The types by their names."""
         return {i.name: i for i in self.instances}
 
     def __getitem__(self, name: str) -> InstanceType:
-        """One type by its name; raises a MissingDataError if there is none."""
         if name in self.by_name:
             return self.by_name[name]
         raise MissingDataError(f"catalog {self.name} has no instance type {name!r}")
 
 
 def _keep(record: object, **values: object) -> None:
-    """Set attributes of a frozen dataclass while it is made."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 

@@ -10,19 +10,13 @@ from decimal import Decimal
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.errors import RequestError
 
+# Roles of VMs: training, training and keeping the checkpoints, holding checkpoints in memory
 TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
-"""Roles of VMs: training, training and keeping the checkpoints, holding checkpoints in memory."""
 
 
 @dataclass(frozen=True)
 class PlannedVms:
-    """Equal VMs of a plan, in one or both markets; what the plan does not say is None or empty.
-
-    ``zones``: spot prices by zone, cheapest first. ``offered_in``: ids of all zones that offer the
-    type.
-    ``on_demand_discount``: share of the list price that a savings plan takes off the on-demand
-    price. ``reserved``: the pool of reserved VMs that they are of, empty for none.
-    """
+    """Equal VMs of a plan; what the plan does not say is None or empty."""
 
     instance_type: str
     spot_count: int = 0
@@ -32,10 +26,10 @@ class PlannedVms:
     gpu_name: str = ""
     gpus_per_vm: int | None = None
     cpu_architecture: str = ""
-    zones: tuple[ZonePrice, ...] = ()
-    offered_in: tuple[str, ...] = ()
-    on_demand_discount: Decimal = Decimal(0)
-    reserved: str = ""
+    zones: tuple[ZonePrice, ...] = ()  # spot prices, cheapest first
+    offered_in: tuple[str, ...] = ()  # ids of all zones that offer the type
+    on_demand_discount: Decimal = Decimal(0)  # that a savings plan takes off
+    reserved: str = ""  # the pool of reserved VMs
 
 
 @dataclass(frozen=True)
@@ -49,18 +43,16 @@ class PlannedGroup:
 
     @property
     def instance_type(self) -> str:
-        """The provider's name of the type."""
         return self.vms.instance_type
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        """Price of one VM in $/h, None when the plan does not say."""
-        if self.market is Market.SPOT:
+        spot = self.market is Market.SPOT
+        if spot:
             return self.vms.spot_usd_per_hour
         return self.vms.on_demand_usd_per_hour
 
     def __str__(self) -> str:
-        """``17 x g4dn.xlarge (spot)``."""
         return f"{self.count} x {self.instance_type} ({self.market.value})"
 
 
@@ -83,33 +75,25 @@ class PlannedDisk:
     kind: str = ""
 
     def __str__(self) -> str:
-        """``200 GB of gp3``."""
         return f"{self.gb} GB" + (f" of {self.kind}" if self.kind else "")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One configuration of a recommendation, rank 1 being the best.
-
-    What it does not say is None or empty.
-
-    ``memory``: the on-demand VMs that hold checkpoints, if any. ``usd_per_hour``: of all VMs
-    together. ``zone``: id of the zone to start in. ``budget``: the most that the user would pay,
-    $/h. ``disk``, ``nat``: what the bill counts.
-    """
+    """One configuration of a recommendation, rank 1 being the best."""
 
     rank: int
     architecture: str
     training: PlannedVms
     memory: PlannedVms | None
-    usd_per_hour: Decimal
+    usd_per_hour: Decimal  # of all VMs together
     region: str = ""
-    zone: str = ""
+    zone: str = ""  # id of the one to start in
     budget: Decimal | None = None
     source: PlanSource = PlanSource()
     warnings: tuple[str, ...] = ()
-    disk: PlannedDisk | None = None
-    nat: bool = False
+    disk: PlannedDisk | None = None  # that the bill counts
+    nat: bool = False  # whether the bill counts a gateway
 
     @property
     def groups(self) -> tuple[PlannedGroup, ...]:
@@ -128,14 +112,12 @@ class Plan:
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """The pools of reserved VMs that it needs."""
         return tuple(
             vms.reserved for vms in (self.training, self.memory) if vms is not None and vms.reserved
         )
 
     @property
     def training_count(self) -> int:
-        """All VMs that train."""
         return self.training.spot_count + self.training.on_demand_count
 
     @property
@@ -145,15 +127,11 @@ class Plan:
 
     @property
     def mixes_cpu_architectures(self) -> bool:
-        """Whether memory nodes are known to need another image than the VMs that train."""
         known = {vms.cpu_architecture for vms in (self.training, self.memory) if vms is not None}
         return len(known - {""}) > 1
 
     def in_zones(self, zones: Sequence[str]) -> Plan:
-        """The plan in these zones only, given by id or by name; in all its zones if none is given.
-
-        Raises a RequestError if it has no such zone, or its memory nodes are not offered there.
-        """
+        """The plan in these zones (ids or names), in all if none is given. Raises RequestError."""
         if not zones:
             return self
         known = self.training.zones
@@ -176,10 +154,8 @@ class Plan:
         return self._only([z for z in known if z.zone in zones or (z.name and z.name in zones)])
 
     def _only(self, zones: Sequence[ZonePrice]) -> Plan:
-        """The plan in these of its zones; it starts where it did, or else in the first of them."""
-        if not zones or any(z.zone == self.zone for z in zones):
-            start = self.zone
-        else:
+        start = self.zone
+        if zones and all(z.zone != start for z in zones):
             start = zones[0].zone
         return replace(self, zone=start, training=replace(self.training, zones=tuple(zones)))
 
@@ -203,17 +179,15 @@ class Plan:
 
     def within_budget(self) -> Plan:
         """The plan in the zones within the budget, and in the one to start in."""
-        most = self.budget
+        if self.budget is None:
+            most = Decimal("inf")
+        else:
+            most = self.budget
         zones = self.training.zones
-        kept = [
-            z
-            for z in zones
-            if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most
-        ]
+        kept = [z for z in zones if z.zone == self.zone or self.usd_per_hour_in(z) <= most]
         if kept:
             return self._only(kept)
         return self
 
     def __str__(self) -> str:
-        """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
         return " + ".join(map(str, self.groups))

@@ -4,8 +4,6 @@ All groups share the headroom, because on-demand prices may have changed too sin
 made. Their limits never add up to more than the whole, and the plan at its own prices always fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -21,10 +19,7 @@ HEADROOM = Decimal("0.2")
 
 @dataclass(frozen=True)
 class GroupLimit:
-    """What the VMs of one group may cost, $/h, together and each.
-
-    At list prices: the cloud knows of no savings plan.
-    """
+    """What the VMs of one group may cost, $/h at list prices, together and each."""
 
     usd_per_hour: Decimal
     vm_usd_per_hour: Decimal
@@ -32,19 +27,14 @@ class GroupLimit:
 
 @dataclass(frozen=True)
 class PriceLimits:
-    """What a cluster may cost, $/h in whole micro-dollars, and each of its groups, by role.
-
-    ``plan_usd_per_hour``: what the plan costs where it starts; ``spot_usd_per_hour``: its spot VMs'
-    part of that; ``spot_count``: how many they are.
-    ``dear_zone``: where it starts, if it costs more there than where it was planned; else empty.
-    """
+    """What a cluster may cost, $/h in whole micro-dollars, and each of its groups, by role."""
 
     usd_per_hour: Decimal
-    plan_usd_per_hour: Decimal
-    spot_usd_per_hour: Decimal
+    plan_usd_per_hour: Decimal  # of the plan where it starts
+    spot_usd_per_hour: Decimal  # of its spot VMs
     spot_count: int
     groups: Mapping[str, GroupLimit]
-    dear_zone: str = ""
+    dear_zone: str = ""  # where it starts, if it costs more there than planned
 
     def needed_for(self, vm_usd_per_hour: Decimal) -> Decimal:
         """Lowest cluster limit, $/h, at which each spot VM may cost this much."""
@@ -59,8 +49,7 @@ class PriceLimits:
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     """Split ``most`` $/h (default: the plan's price plus :data:`HEADROOM`) among its groups.
 
-    None when the plan has too few prices to split; raises a RequestError if it costs more than
-    ``most``.
+    None when the plan has too few prices; raises a RequestError if it costs more.
     """
     fixed = _fixed_totals(plan)
     if fixed is None:
@@ -69,9 +58,7 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     count = plan.training.spot_count
     # In the zone to start in, or in the cheapest where the plan does not say which that is.
     zones = plan.training.zones
-    start = [z.usd_per_hour for z in zones if z.zone == plan.zone] or [
-        z.usd_per_hour for z in zones
-    ]
+    start = [z.usd_per_hour for z in [z for z in zones if z.zone == plan.zone] or zones]
     price = max(plan.usd_per_hour, on_demand + count * min(start, default=Decimal(0)))
     if count and price <= on_demand:
         return None

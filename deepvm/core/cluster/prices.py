@@ -8,8 +8,6 @@ outside of all real prices that were looked at (6 183 prices of AWS from 2021 to
 spot): an offer that is merely good stays.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -40,22 +38,17 @@ _SHARE = {
 
 @dataclass(frozen=True)
 class PricePoint:
-    """A price in $/h that held from a moment, seconds since 1970, until the next change.
-
-    ``since``: that moment as the market says it, empty where it does not.
-    """
+    """A price in $/h that held from a moment, seconds since 1970, until the next change."""
 
     at_s: int
     usd_per_hour: Decimal
-    since: str = ""
+    since: str = ""  # that moment as the market says it
 
 
 def price_over_time(
     changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis
 ) -> Decimal | None:
-    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h.
-
-    None when no price is known.
+    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h; None if unknown.
 
     ``current`` is the price at the end, else the lowest that was not exceeded for at least the
     basis's share of the time with a known price. The last change before the window holds at its
@@ -84,11 +77,7 @@ def price_over_time(
 def windows_below(
     changes: Sequence[PricePoint], start_s: int, end_s: int, for_s: float, most: Decimal
 ) -> tuple[int, int]:
-    """Number of consecutive windows in which a price stayed within a limit, and of all.
-
-    The last change before the first window holds at its start; windows in which no price is
-    known are left out.
-    """
+    """Consecutive windows in which a price stayed within a limit, and all with a known price."""
     points = sorted(changes, key=lambda c: c.at_s)
     moments = [c.at_s for c in points]
     kept = count = 0
@@ -117,8 +106,7 @@ MOST_SPOT_SHARE = Decimal(10)
 FAMILY_SPREAD = Decimal(25)
 CATALOG_SPREAD = Decimal(50)
 
-IMPLAUSIBLE = "implausible price"
-"""The reason under which refused prices are counted."""
+IMPLAUSIBLE = "implausible price"  # The reason under which refused prices are counted
 
 FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
@@ -131,7 +119,6 @@ class PriceWarning:
     why: str
 
     def __str__(self) -> str:
-        """``0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h``."""
         return f"{format_usd(self.usd_per_hour)} $/h is {self.why}"
 
 
@@ -148,7 +135,6 @@ class PriceSanityCheck:
     """Compares the prices of a region with each other."""
 
     def __init__(self, types: Mapping[str, PricedType]) -> None:
-        """Sort the prices per vCPU, by family and of all ``types``, which come by name."""
         self.types = types
         self._families: dict[str, list[Decimal]] = defaultdict(list)
         self._all: list[Decimal] = []
@@ -160,22 +146,32 @@ class PriceSanityCheck:
                 insort(self._families[family(name)], price / priced.vcpus)
 
     def on_demand(self, name: str, price: Decimal) -> PriceWarning | None:
-        """Why a type's on-demand price cannot be true, None when it can."""
-        return self._by_peers(name, price, Decimal(1), Decimal(1)) or self._by_spot(name, price)
+        if warning := self._by_peers(name, price, Decimal(1), Decimal(1)):
+            return warning
+        # Of contradicting on-demand and spot prices, the one further from its peers
+        spot = self.types[name].spot_usd_per_hour
+        (usual, _, words) = self._peers(name)
+        if spot is None or _outside(spot) or not usual:
+            return None
+        nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
+        if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
+            return None
+        far = f"above {1 / LEAST_SPOT_SHARE:.0f} times"
+        if price < spot:
+            far = f"below 1/{MOST_SPOT_SHARE} of"
+        why = f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
+        return PriceWarning(price, why)
 
     def spot(self, name: str, price: Decimal) -> PriceWarning | None:
-        """Why a spot price of a type cannot be true, None when it can."""
         own = self.types[name].on_demand_usd_per_hour
         if own is None or self.on_demand(name, own):
             return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
         why = _outside(price)
+        its_price = f"its on-demand price, {format_usd(own)} $/h"
         if price < LEAST_SPOT_SHARE * own:
-            why = (
-                f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price,"
-                f" {format_usd(own)} $/h"
-            )
+            why = f"below {LEAST_SPOT_SHARE * 100:.0f} % of {its_price}"
         elif price > MOST_SPOT_SHARE * own:
-            why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
+            why = f"above {MOST_SPOT_SHARE} times {its_price}"
         if why:
             return PriceWarning(price, why)
         return None
@@ -193,31 +189,13 @@ class PriceSanityCheck:
             return PriceWarning(price, why)
         return None
 
-    def _by_spot(self, name: str, price: Decimal) -> PriceWarning | None:
-        """Of contradicting on-demand and spot prices, flag the one further from its peers."""
-        spot = self.types[name].spot_usd_per_hour
-        (usual, _, words) = self._peers(name)
-        if spot is None or _outside(spot) or not usual:
-            return None
-        nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
-        if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
-            return None
-        if price < spot:
-            far = f"below 1/{MOST_SPOT_SHARE} of"
-        else:
-            far = f"above {1 / LEAST_SPOT_SHARE:.0f} times"
-        return PriceWarning(
-            price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
-        )
-
     def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
         """$/h of comparable VMs of this size (0: unknown), the spread, and both in words."""
-        own = self._families.get(family(name), [])
         vcpus = self.types[name].vcpus
-        group = own
+        group = self._families.get(family(name), [])
         spread = FAMILY_SPREAD
         whose = f"family {family(name)}"
-        if len(own) < FEWEST_PEERS:
+        if len(group) < FEWEST_PEERS:
             group = self._all
             spread = CATALOG_SPREAD
             whose = "all types"
@@ -233,7 +211,6 @@ def family(name: str) -> str:
 
 
 def _outside(price: Decimal) -> str:
-    """Why no VM at all has such a price, empty when one may have."""
     if price < LEAST_USD_PER_HOUR:
         return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
     if price > MOST_USD_PER_HOUR:

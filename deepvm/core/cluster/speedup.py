@@ -5,8 +5,6 @@
 18 %. ``measured`` interpolates measured points and uses a ring beyond them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +15,8 @@ import numpy as np
 from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.errors import RequestError
 
+# The kind of the curves of models, :class:`deepvm.core.training.speed.StepTimeSpeedup`
 STEP_TIME = "step-time"
-"""The kind of the curves of models, :class:`deepvm.core.training.speed.StepTimeSpeedup`."""
 
 
 def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:
@@ -28,17 +26,12 @@ def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:
 
 @dataclass(frozen=True)
 class SpeedupCurve(ABC):
-    """S(n) of one VM type.
-
-    ``workload``: the model that was trained, None for a catalog's general curve. ``source``: of the
-    figures, in words.
-    ``fitted_to``: the largest n of the measurements that it was fitted to, None when unknown.
-    """
+    """S(n) of one VM type."""
 
     kind: ClassVar[str]
-    workload: str | None = field(default=None, kw_only=True)
+    workload: str | None = field(default=None, kw_only=True)  # None: general
     source: str = field(default="", kw_only=True)
-    fitted_to: float | None = field(default=None, kw_only=True)
+    fitted_to: float | None = field(default=None, kw_only=True)  # largest measured n
 
     @abstractmethod
     def speedup(self, n: FloatArray) -> FloatArray:
@@ -59,13 +52,11 @@ class LogisticSpeedup(SpeedupCurve):
     c: float
 
     def __post_init__(self) -> None:
-        """Raise a RequestError unless a and c are above 0 and b is not below."""
         _require("a", self.a, 0, inclusive=False)
         _require("b", self.b, 0, inclusive=True)
         _require("c", self.c, 0, inclusive=False)
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """DeepVM eq. 10."""
         # The clip only keeps exp() from overflowing; at 700 the logistic is 0 or c to every digit.
         exponent = np.clip(-self.a * (np.asarray(n, dtype=np.float64) - self.b), -700.0, 700.0)
         return self.c / (1.0 + np.exp(exponent))
@@ -82,7 +73,6 @@ class HybridSpeedup(LogisticSpeedup):
     kind: ClassVar[str] = "hybrid"
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """DeepVM eq. 12."""
         n = np.asarray(n, dtype=np.float64)
         tangent = self.c / 2 + (self.c * self.a / 4) * (n - self.b)
         return np.where(n <= self.b, tangent, super().speedup(n))
@@ -101,17 +91,15 @@ class RingSpeedup(SpeedupCurve):
     l: float  # noqa: E741  the letter of the literature and of the file format
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for negative costs."""
         _require("c", self.c, 0, inclusive=True)
         _require("l", self.l, 0, inclusive=True)
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """The ring all-reduce model; S(1) = 1."""
         n = np.asarray(n, dtype=np.float64)
         return n / (1.0 + self.c * (n - 1.0) / n + self.l * (n - 1.0))
 
     @classmethod
-    def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
+    def fit(cls, points: Sequence[tuple[float, float]]) -> "RingSpeedup":
         """Least squares of the relative error of S(n) for n > 1, with c, l >= 0, to 7 digits."""
         # Slow to import, and only measurements need it
         from scipy.optimize import least_squares
@@ -157,7 +145,6 @@ class MeasuredSpeedup(SpeedupCurve):
     beyond: RingSpeedup | None = None
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for points that are not a curve."""
         sizes = [p[0] for p in self.points]
         if not sizes or sizes[-1] <= 1 or sizes[0] < 1 or sizes != sorted({*sizes}):
             raise RequestError(
@@ -172,15 +159,13 @@ class MeasuredSpeedup(SpeedupCurve):
             )
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """PCHIP inside the measured range, the anchored ring beyond it."""
         # Slow to import, and only this kind needs it
         from scipy.interpolate import PchipInterpolator
 
         n = np.asarray(n, dtype=np.float64)
-        if self.points[0][0] == 1:
-            points = self.points
-        else:
-            points = ((1.0, 1.0), *self.points)
+        points = self.points
+        if points[0][0] != 1:
+            points = ((1.0, 1.0), *points)
         sizes, values = np.array(points, dtype=np.float64).T
         last_n = sizes[-1]
         last_s = values[-1]
@@ -190,7 +175,6 @@ class MeasuredSpeedup(SpeedupCurve):
         return np.asarray(np.where(n <= last_n, inside, outside))
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
-        """True past the last measured point."""
         return np.asarray(n) > self.points[-1][0]
 
 

@@ -50,34 +50,20 @@ ON_DEMAND: Final = 2
 
 @dataclass(frozen=True)
 class DeadlineProgress:
-    """Where a job with a deadline stands; numbers, or arrays over many runs.
+    """Where a job with a deadline stands; numbers, or arrays over many runs."""
 
-    Attributes:
-        work_s: time that the rest of the work takes on a running machine, counted from the newest
-            durable version.
-        left_s: time until the deadline; deadline_s: from the start. total_s: time that all of the
-            work takes.
-        restart_s: from the decision for another machine until training resumes there, at the
-            longest.
-        version_s: from then until the first new version is durable; 0: every moment is durable.
-        horizon_s: until the next decision; 0: one can be made at any time.
-        on: what it runs on now (WAIT, SPOT or ON_DEMAND); WAIT also just after a preemption.
-        spot_up: whether a spot VM is running or available.
-    """
-
-    work_s: Number
-    left_s: Number
-    total_s: Number
-    deadline_s: Number
-    restart_s: Number = 0.0
-    version_s: Number = 0.0
-    horizon_s: Number = 0.0
-    on: int | Array = WAIT
-    spot_up: Truth = True
+    work_s: Number  # that the rest of the work takes, from the newest durable version
+    left_s: Number  # until the deadline
+    total_s: Number  # all of the work
+    deadline_s: Number  # from the start
+    restart_s: Number = 0.0  # until training resumes on another machine, at most
+    version_s: Number = 0.0  # from then until a new version is durable; 0: every moment is
+    horizon_s: Number = 0.0  # until the next decision; 0: at any time
+    on: int | Array = WAIT  # WAIT also just after a preemption
+    spot_up: Truth = True  # whether a spot VM is running or available
 
     @property
     def on_demand(self) -> Array:
-        """Whether it runs on on-demand now."""
         return np.asarray(self.on == ON_DEMAND)
 
     @property
@@ -108,7 +94,6 @@ class DeadlinePolicy(ABC):
 
     @property
     def name(self) -> str:
-        """As in ``DEADLINE_POLICIES``; the class's name if it is not there."""
         known = (name for name, make in DEADLINE_POLICIES.items() if make is type(self))
         return next(known, type(self).__name__.lower())
 
@@ -118,11 +103,9 @@ class DeadlinePolicy(ABC):
 
     @abstractmethod
     def stay_s(self, standing: DeadlineProgress) -> Array:
-        """How long the job may stay in its market, SPOT or ON_DEMAND, before it must change.
+        """How long the job may stay in its market if nothing happens; infinite: for ever.
 
-        Provided that nothing happens: no preemption, no new durable version on spot; on-demand
-        keeps all work. Then change without asking again: rounding would make the answer a matter of
-        luck. Infinite: never.
+        Then change without asking again: rounding would make the answer a matter of luck.
         """
 
 
@@ -142,11 +125,9 @@ class Greedy(DeadlinePolicy):
     """Spot if there is some, else wait; once the safety net says so, on-demand to the end."""
 
     def choose(self, standing: DeadlineProgress) -> Array:
-        """See the class."""
         return _on_demand_or_spot(standing.on_demand, standing)
 
     def stay_s(self, standing: DeadlineProgress) -> Array:
-        """On spot until the safety net says otherwise."""
         return np.where(standing.on_demand, np.inf, standing.until_safety_net_s)
 
 
@@ -156,13 +137,12 @@ class UniformProgress(DeadlinePolicy):
 
     A spot VM is used whenever there is one. On on-demand a job stays until there is spot *and* it
     is ``restarts`` restarts ahead of the line (the paper's hysteresis). It does not stop to wait:
-    on real traces that cost up to a tenth of the bill. The safety net is that of :class:`Greedy`.
+    on real traces that cost up to a tenth of the bill.
     """
 
     restarts: float = 1.0
 
     def choose(self, standing: DeadlineProgress) -> Array:
-        """See the class."""
         on_demand = standing.on_demand
         behind = standing.ahead_s < np.where(on_demand, self.restarts * standing.restart_s, 0.0)
         return _on_demand_or_spot(
@@ -200,27 +180,19 @@ def steps_on_spot(
 ) -> Number:
     """Steps until a checkpoint is due, so that it is durable before the job leaves spot.
 
-    Work counts only when it is durable: from then on it is slack again. Below 1 there is no time
-    for a step and its version, and the job has to change the market. ``version_s``: from the end of
-    a step until its version is durable.
+    Below 1 there is no time for a step and its version, and the job has to change the market.
+    ``version_s``: from the end of a step until its version is durable.
     """
-    stay_s = policy.stay_s(
-        replace(standing, on=np.full(np.shape(standing.left_s), SPOT, dtype="int8"))
-    )
-    return np.floor((stay_s - version_s) / step_s)
+    on_spot = np.full(np.shape(standing.left_s), SPOT, dtype="int8")
+    return np.floor((policy.stay_s(replace(standing, on=on_spot)) - version_s) / step_s)
 
 
 def on_demand_next(policy: DeadlinePolicy, standing: DeadlineProgress) -> npt.NDArray[np.bool_]:
-    """Whether the next machine is on-demand, at the start of a job and after each preemption.
-
-    For worlds, such as the simulator's drawn lifetimes, in which spot VMs can be requested at any
-    time and come later.
-    """
+    """Whether the next machine is on-demand, where spot VMs can be requested at any time."""
     return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 
 
 def _on_demand_or_spot(on_demand: Array, standing: DeadlineProgress) -> Array:
-    """On-demand if asked for or needed by the safety net, else spot if there is some."""
     return np.where(
         standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT)
     )

@@ -1,7 +1,5 @@
 """Terms of makespan's closed form, as arrays over clusters: latencies, exponential lifetimes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
@@ -62,8 +60,7 @@ def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[flo
 def learnt_spread(preemptions: FloatArray) -> FloatArray:
     """Relative deviation of a learned mean lifetime, in jobs that see any lifetime end.
 
-    A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a
-    job.
+    A mean of n lifetimes and the prior has the relative variance n/(1+n)^2, averaged over a job.
     """
     n = preemptions
     return ((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5
@@ -72,9 +69,8 @@ def learnt_spread(preemptions: FloatArray) -> FloatArray:
 def in_time(job: Job, step: FloatArray) -> FloatArray:
     """Share of the notices whose emergency save is done in time, for each of the steps, (S,).
 
-    Over the middles of equal parts of the rest of the step and of the save. The uniform grace
-    period has to be long enough for both, and for the policy to start the save at all: it compares
-    the grace period with their means.
+    Over the middles of equal parts of the rest of the step and of the save. The policy only starts
+    a save whose mean fits into the grace period.
     """
     grace = job.grace_s
     points = (np.arange(_PARTS) + 0.5) / _PARTS
@@ -103,10 +99,9 @@ def attempt(
     The newest VM's notice comes g before the end of its life, which began with the request; the
     others, n-1 of n, are older than g, and their notices come at the same rate at any time.
 
-    ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the
-    preemptions. ``needed``: allocation and preparation. ``bad``: share of the preemptions that no
-    emergency save covers. ``step``: a step and an emergency save, at most g; None: the next request
-    comes with the notice.
+    ``grace``: g. ``newest``: its share in the preemptions. ``needed``: allocation and preparation.
+    ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an
+    emergency save, at most g; None: the next request comes with the notice.
     """
     reached = np.exp(-rate * needed)
     waited = truncated_mean(rate, needed, needed)
@@ -137,10 +132,8 @@ def lost_age(rate: FloatArray, delay: FloatArray, segment: FloatArray) -> FloatA
 def overtaken(width: float, segment: FloatArray) -> FloatArray:
     """How much sooner than its own mean delay a version or a newer one is durable, seconds.
 
-    Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a
-    version less the least delay, it is not durable with the probability 1 - t/width. So of all up
-    to the one of the age v + k s none is, with the product of these; v is uniform on a segment, of
-    which the middles of equal parts are taken.
+    A version of age t, less the least delay, is not durable with the probability 1 - t/width; of
+    all up to the age v + k segments none is with the product of these, v being uniform.
     """
     sooner_s = np.zeros(segment.shape)
     over = segment < width
@@ -164,9 +157,8 @@ def segments(
 ) -> tuple[list[tuple[FloatArray, FloatArray]], FloatArray]:
     """Steps between saves with their counts, most common first, and steps after the last.
 
-    ``every``: steps between two saves of the policy. ``period``: between two of the user's own;
-    more than ``steps``: none. ``fixed``: the policy's saves stand at multiples of this number,
-    wherever the user's are.
+    ``every``: between two saves of the policy. ``period``: of the user's own; above ``steps``:
+    none. ``fixed``: the policy's stand at its multiples, wherever the user's are.
     """
     users = period <= steps
     if fixed is not None and users:
@@ -175,11 +167,10 @@ def segments(
             (np.full_like(every, k), np.full_like(every, count)) for k, count in some
         ], np.full_like(every, last)
     every = np.minimum(every, period)
+    whole, left = 0, steps
+    odd = np.zeros_like(every)
     if users:
         whole, left = divmod(steps, period)
         odd = np.mod(period, every)
-    else:
-        whole, left = (0, steps)
-        odd = np.zeros_like(every)
     usual = whole * np.floor(period / every) + np.floor(left / every)
     return [(every, usual), (odd, np.where(odd > 0, whole, 0.0))], np.mod(left, every)

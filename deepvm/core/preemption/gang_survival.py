@@ -36,14 +36,12 @@ from deepvm.core.units import Interval, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
 
 MOST_VMS = 10_000
-_POINTS = 40
-"""Quantiles of each distribution that is averaged over."""
+_POINTS = 40  # Quantiles of each distribution that is averaged over
 _HOUR_S = 3600.0
+# The weight of own VMs is divided by this: a pool changes from week to week (a power prior; Ibrahim
+# and Chen 2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8
+# about 75 %, and forecasts are hardly worse (docs/explain/survive.md).
 _DISCOUNT = 8.0
-"""The weight of own VMs is divided by this: a pool changes from week to week (a power prior;
-Ibrahim and Chen 2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later;
-at 8 about 75 %, and forecasts are hardly worse (docs/explain/survive.md).
-"""
 _WORST = len(BAND_SHARES) - 1
 
 
@@ -58,23 +56,18 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class LossRate:
-    """Belief about the loss rate r in 1/sqrt(hour): a Gamma distribution, until rests are seen.
-
-    Attributes:
-        per_sqrt_h: inverse scale of the Gamma distribution: its mean is ``shape / per_sqrt_h``.
-        rests: (root of the length, sqrt(h); how many) of rests that no preemption ended: factors
-            ``(1 + r root)^n``.
-    """
+    """Belief about the loss rate r in 1/sqrt(hour): a Gamma distribution, until rests are seen."""
 
     shape: float
-    per_sqrt_h: float
+    per_sqrt_h: float  # inverse scale
+    # (root of the length, sqrt(h); n) of rests without an end: factors (1 + r root)^n
     rests: tuple[tuple[float, float], ...] = ()
 
     def of_band(self, band: int | None) -> LossRate:
         """Adjust this belief, that of the worst band (as for unknown types), to a given band.
 
         The mean life is taken to be inversely proportional to the band's rate, and r to the root of
-        that. No public trace is of a type in a better band: this step is assumed, not measured.
+        that: assumed, not measured.
         """
         chosen = _WORST if band is None else band
         if chosen not in range(len(BAND_SHARES)):
@@ -96,7 +89,6 @@ class LossRate:
         return LossRate(shape, per_sqrt_h, tuple(sorted(rests.items())))
 
     def quantiles(self) -> FloatArray:
-        """(Q,) rates, each as probable."""
         return _rates(self.shape, self.rests, self.per_sqrt_h)
 
 
@@ -112,18 +104,12 @@ class Availability:
         return Availability(self.had + had / design_effect, self.missed + missed / design_effect)
 
     def quantiles(self) -> FloatArray:
-        """(Q,) shares, each as probable."""
-        return _beta_quantiles(self.had, self.missed, _middles())
+        return _beta_quantiles(self.had, self.missed, _MIDDLES)
 
 
 @dataclass(frozen=True)
 class OwnPool:
-    """What a user has seen of a pool of spot VMs.
-
-    Attributes:
-        lives: of each VM that ran. gang: VMs that ran together, mean.
-        refused: VMs that were requested and did not come.
-    """
+    """What a user has seen of a pool; ``gang``: mean of VMs together; ``refused``: did not come."""
 
     lives: tuple[Lifetime, ...]
     gang: float = 1.0
@@ -131,52 +117,34 @@ class OwnPool:
 
     @property
     def preemptions(self) -> int:
-        """Lives that a preemption ended."""
         return sum(life.ended for life in self.lives)
 
 
 @dataclass(frozen=True)
 class ClusterSurvival:
-    """Probabilities for several VMs, each with its 80 % interval.
-
-    Attributes:
-        had: that all are available when they are requested. lasts: that all live for the time, once
-            they run.
-        both: that they are available and live. waited: that all live, if they came after a wait.
-        independent: ``lasts`` if losses were independent.
-    """
+    """Probabilities for several VMs, each with its 80 % interval."""
 
     vms: int
     for_s: float
-    had: Interval
-    lasts: Interval
+    had: Interval  # all are available when they are requested
+    lasts: Interval  # all live for the time, once they run
     both: Interval
-    waited: Interval
-    independent: float
+    waited: Interval  # the same, if they came after a wait
+    independent: float  # the same, if losses were independent
 
 
 @dataclass(frozen=True)
 class LifetimePosterior:
-    """Belief about the lifetimes and the availability of a pool of spot VMs.
-
-    Attributes:
-        loss_correlations: of losses within a time, each as probable. had_correlations: of whether
-            VMs are available.
-        placement_score: of the cloud, 1 to 10 for as many VMs; None: not asked.
-    """
+    """Belief about the lifetimes and the availability of a pool of spot VMs."""
 
     rate: LossRate
     availability: Availability
-    loss_correlations: tuple[float, ...]
-    had_correlations: tuple[float, ...]
-    placement_score: int | None = None
+    loss_correlations: tuple[float, ...]  # of losses within a time, each as probable
+    had_correlations: tuple[float, ...]  # of availability, each as probable
+    placement_score: int | None = None  # of the cloud, 1 to 10; None: not asked
 
     def after(self, own: OwnPool) -> LifetimePosterior:
-        """With what a user has seen.
-
-        VMs that ran together tell less than as many that did not, and all of them tell less about
-        the days to come.
-        """
+        """With what a user has seen; VMs that ran together tell less than as many others."""
         losses = _DISCOUNT * design_effect(own.gang, fmean(self.loss_correlations))
         requests = _DISCOUNT * design_effect(own.gang, fmean(self.had_correlations))
         return replace(
@@ -226,15 +194,10 @@ def design_effect(gang: float, correlation: float) -> float:
 def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
     """A VM's mean lifetime, s, at which independent losses give the forecast ``lasts``.
 
-    For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as
-    hit n times as often as one: ``-n t / ln(P)``. It holds for this number of VMs and this time
-    alone.
+    For ``--work``, which counts n VMs as hit n times as often as one: ``-n t / ln(P)``.
     """
-
-    def life_s(probability: float) -> float:
-        return vms * for_s / -math.log(min(max(probability, 1e-300), 1 - 1e-12))
-
-    return Interval(life_s(lasts.low), life_s(lasts.value), life_s(lasts.high))
+    ends = (min(max(p, 1e-300), 1 - 1e-12) for p in (lasts.low, lasts.value, lasts.high))
+    return Interval(*(vms * for_s / -math.log(p) for p in ends))
 
 
 def windows_kept(kept: int, windows: int) -> Interval:
@@ -245,10 +208,7 @@ def windows_kept(kept: int, windows: int) -> Interval:
     return _ordered(low, a / (a + b), high)
 
 
-def _middles() -> FloatArray:
-    return (np.arange(_POINTS) + 0.5) / _POINTS
-
-
+_MIDDLES = (np.arange(_POINTS) + 0.5) / _POINTS
 _FINE = 20_001
 
 
@@ -263,7 +223,7 @@ def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: flo
     log_density = shape * logs - rates
     for root, n in rests:
         log_density += n * np.log1p(rates * (root / per_sqrt_h))
-    return np.exp(_inverted(logs, log_density, _middles())) / per_sqrt_h
+    return np.exp(_inverted(logs, log_density, _MIDDLES)) / per_sqrt_h
 
 
 def _beta_quantiles(a: float, b: float, at: FloatArray) -> FloatArray:
@@ -282,7 +242,6 @@ def _inverted(x: FloatArray, log_density: FloatArray, at: FloatArray) -> FloatAr
 
 
 def _grid(shares: FloatArray, correlations: Sequence[float], vms: int) -> FloatArray:
-    """(S x C,) probabilities for all VMs, each as probable."""
     if vms == 1:
         return np.repeat(shares, len(correlations))
     return np.stack([none_lost(shares, c, vms) for c in correlations], axis=-1).ravel()
@@ -294,8 +253,7 @@ _SCORE_STRENGTH = 4.0
 def _agreeing(had: FloatArray, score: int | None) -> FloatArray:
     """Weights of probabilities given a placement score, as if requests had been answered.
 
-    AWS says that a score is no guarantee, and no public record pairs scores with answers: strength
-    and proportion are assumed.
+    No public record pairs scores with answers: strength and proportion are assumed.
     """
     if score is None:
         return np.full(had.shape, 1 / had.size)
@@ -308,7 +266,6 @@ def _agreeing(had: FloatArray, score: int | None) -> FloatArray:
 
 
 def _interval(values: FloatArray, weights: FloatArray | None = None) -> Interval:
-    """The mean, and the quantiles of 10 and 90 %."""
     if weights is None:
         weights = np.ones(values.shape)
     weights = weights / weights.sum()

@@ -1,7 +1,5 @@
 """A training job and its machines, for the simulator and closed forms (Spotify thesis, 6.2.2)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -21,29 +19,24 @@ class Span:
     high: float
 
     def __post_init__(self) -> None:
-        """Raise a RequestError unless 0 <= low <= high < infinity."""
         if not (0 <= self.low <= self.high < math.inf):
             raise RequestError(
                 "latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high"
             )
 
     @classmethod
-    def of(cls, value: float) -> Span:
-        """A constant."""
+    def of(cls, value: float) -> "Span":
         return cls(value, value)
 
     @property
     def mean(self) -> float:
-        """Mean, seconds."""
         return (self.low + self.high) / 2
 
     @property
     def variance(self) -> float:
-        """Variance, square seconds."""
         return (self.high - self.low) ** 2 / 12
 
     def draw(self, random: np.random.Generator, count: int) -> FloatArray:
-        """(count,) latencies."""
         if self.low == self.high:
             return np.full(count, self.low)
         return self.low + (self.high - self.low) * random.random(count)
@@ -54,54 +47,30 @@ ZERO = Span(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, how long its phases take, and what the machines cost.
-
-    Attributes:
-        steps: optimizer steps in all. step_s: one of them. name: for people.
-        save_s: writing a version. backup_s: from then until it is durable, in the background.
-        allocation_s: from the request for a VM until it runs. preparation_s: from then until
-            training resumes.
-        grace_s: from the notice to the preemption; a span for notices that come late.
-        mttp_s: mean time from a VM's request to its preemption: first VMs, replacements ...; the
-            last value stays.
-        save_every_steps: the user's own saves at multiples of so many steps; None: none.
-        spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: the one it is bought in.
-        missed_notice_rate: share of preemptions without a notice.
-        stall_s: how long training stalls for a version; None: for ``save_s``, as for any emergency
-            save.
-        memory_node_s: pushing a version to a memory node, where it is durable at once; None:
-            ``backup_s`` counts.
-        warm_preparation_s: preparation of a replacement that has data and image already; None: as
-            the first.
-        proactive_replacement: whether a replacement is requested when the notice arrives, not when
-            the VM is gone.
-        vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all
-            wait for it.
-        lifetime: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``, with
-            the mean ``mttp_s``.
-    """
+    """What is trained, how long its phases take, and what the machines cost."""
 
     steps: int
     step_s: Span
     name: str = "job"
-    save_s: Span = ZERO
-    backup_s: Span = ZERO
-    allocation_s: Span = ZERO
-    preparation_s: Span = ZERO
-    grace_s: Span = ZERO
+    save_s: Span = ZERO  # writing a version
+    backup_s: Span = ZERO  # from then until it is durable, in the background
+    allocation_s: Span = ZERO  # from the request for a VM until it runs
+    preparation_s: Span = ZERO  # from then until training resumes
+    grace_s: Span = ZERO  # from the notice to the preemption; a span for late notices
+    # from a VM's request to its preemption: first VMs, replacements ...
     mttp_s: tuple[float, ...] = (math.inf,)
-    save_every_steps: int | None = None
-    spot_usd_per_hour: float = 0.0
+    save_every_steps: int | None = None  # the user's own saves
+    spot_usd_per_hour: float = 0.0  # of one VM
     on_demand_usd_per_hour: float = 0.0
     market: Market = Market.SPOT
-    missed_notice_rate: float = 0.0
-    stall_s: Span | None = None
-    memory_node_s: Span | None = None
-    warm_preparation_s: Span | None = None
-    proactive_replacement: bool = False
+    missed_notice_rate: float = 0.0  # of preemptions without a notice
+    stall_s: Span | None = None  # for a version that is not urgent; None: for save_s
+    memory_node_s: Span | None = None  # pushing a version there, where it is durable at once
+    warm_preparation_s: Span | None = None  # of a replacement; None: as the first
+    proactive_replacement: bool = False  # a replacement is requested when the notice arrives
     vms: int = 1
-    elastic: bool = False
-    lifetime: str = "exponential"
+    elastic: bool = False  # the rest trains on when a VM is lost; else all wait for it
+    lifetime: str = "exponential"  # or weibull:SHAPE, lomax:SHAPE, lognormal:SIGMA
 
     @property
     def durable_s(self) -> Span:
@@ -115,17 +84,14 @@ class Job:
 
     @property
     def replacement_s(self) -> Span:
-        """Preparation of a replacement."""
         return self.warm_preparation_s or self.preparation_s
 
     @property
     def urgent_s(self) -> float:
-        """From the end of a step until an emergency save is safe, mean."""
         return self.save_s.mean + self.durable_s.mean
 
     @property
     def save_facts(self) -> SaveFacts:
-        """What a save policy knows of it by its means, but for preemptions."""
         return SaveFacts(
             save_s=self.blocked_s.mean,
             backup_s=self.durable_s.mean,

@@ -61,8 +61,6 @@ within 8 % (tests/core/preemption/test_makespan.py). That needs exponential life
 all VMs, and the limits below; ``hazard`` only on one VM.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,18 +86,12 @@ MOST_STRETCH = 20.0  # times the undisturbed time; above that a job counts as ne
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expectations for several clusters; arrays of one shape.
+    """Expectations for several clusters; arrays of one shape."""
 
-    Attributes:
-        total_s: seconds from the request to the end; infinite if the job never ends.
-        preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
-        sound: whether the closed form holds within 2 %; elsewhere simulate.
-    """
-
-    total_s: FloatArray
+    total_s: FloatArray  # infinite if the job never ends
     preemptions: FloatArray
-    overlap_s: FloatArray
-    sound: BoolArray
+    overlap_s: FloatArray  # with a machine too many (proactive replacement)
+    sound: BoolArray  # whether the closed form holds within 2 %; elsewhere simulate
 
 
 def forecast(
@@ -176,7 +168,6 @@ class _ClosedForm:
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
     def _expected(self, facts: SaveFacts) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
-        """Time, preemptions, overlap, and whether the formulas are too coarse."""
         unlucky = self._uncovered_share(facts)
         saved = unlucky < 1
         coarse = np.zeros(self.rate.shape, dtype=bool)
@@ -272,7 +263,6 @@ class _ClosedForm:
         return 1 - (1 - job.missed_notice_rate) * covered
 
     def _by_luck(self) -> BoolArray:
-        """Where an emergency save is in time for some notices and late for others."""
         job = self.job
         step = self.mean_step
         grace = self.job.grace_s
@@ -329,9 +319,8 @@ class _ClosedForm:
 
     def _attempt(self, unlucky: FloatArray, needed: FloatArray) -> tuple[FloatArray, FloatArray]:
         grace = self.job.grace_s.mean
-        if self.job.proactive_replacement:
-            late = None
-        else:
+        late = None
+        if not self.job.proactive_replacement:
             late = np.minimum(self.mean_step + self.job.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 

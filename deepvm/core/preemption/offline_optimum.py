@@ -5,8 +5,6 @@ or wait; each start costs the restart, in time and money; a preemption loses not
 foreseen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -29,21 +27,17 @@ def least_cost(
     spot_price: float,
     progress: Callable[[int], object] | None = None,
 ) -> FloatArray:
-    """(starts,) costs in on-demand seconds, by dynamic programming.
-
-    Infinite where even on-demand would be late.
+    """(starts,) costs in on-demand seconds, by dynamic programming; infinite where all are late.
 
     The state is what the job runs on and the time that restarts and waiting have taken, in units of
     the greatest common divisor of gap and restart: the job is in time if and only if that stays
     within ``deadline - work``. A start takes as many ticks as the restart needs: stopping before
     that would be waiting at a price.
 
-    ``up``: (starts, ticks) whether there is a spot VM, from each start to its deadline or beyond,
-    every ``gap_s``.
-    ``restart_s``: from the request for a machine until it works, paid for. ``spot_price``: over the
-    on-demand price.
-    ``progress``: called with the number of starts whose bound is newly known. Raises a RequestError
-    if gap and restart have so small a common divisor that the table would be too large.
+    ``up``: (starts, ticks) whether there is a spot VM, from each start to its deadline or beyond.
+    ``spot_price``: over the on-demand price. ``progress``: gets the number of newly known bounds.
+    Raises a RequestError if gap and restart have so small a common divisor that the table would be
+    too large.
     """
     unit_s = math.gcd(round(1000 * gap_s), round(1000 * restart_s)) / 1000
     cells = max(math.floor((deadline_s - work_s) / unit_s + 1e-9) + 1, 0)
@@ -56,11 +50,8 @@ def least_cost(
     rows = max(CELLS_AT_ONCE // cells, 1)
     costs = []
     for i in range(0, len(up), rows):
-        costs.append(
-            _least(
-                up[i : i + rows], gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price
-            )
-        )
+        some = up[i : i + rows]
+        costs.append(_least(some, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
         if progress is not None:
             progress(len(costs[-1]))
     return np.concatenate(costs)

@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Mean of exponential lifetimes seen so far, some of them censored.
-
-    The Gamma prior on their rate counts as ``strength`` lifetimes of ``prior_s``. ``seen_s``:
-    machine time seen.
-    """
+    """Mean of exponential lifetimes seen so far, some of them censored."""
 
     prior_s: Number
-    strength: float = 1.0
-    seen_s: Number = 0.0
+    strength: float = 1.0  # of the Gamma prior on their rate, in lifetimes of prior_s
+    seen_s: Number = 0.0  # machine time
     preemptions: Number = 0.0
 
     @property
@@ -39,7 +35,6 @@ class Lifetimes:
         return (self.strength * self.prior_s + self.seen_s) / (self.strength + self.preemptions)
 
     def after(self, life_s: Number, preempted: Truth) -> Lifetimes:
-        """With one more lifetime, which ended by a preemption or is censored."""
         return replace(self, seen_s=self.seen_s + life_s, preemptions=self.preemptions + preempted)
 
 
@@ -52,7 +47,6 @@ class Notices:
 
     @property
     def missed_rate(self) -> Number:
-        """Mean of the posterior; above 0."""
         return self.missed / self.seen
 
     def after(self, missed: Truth, preempted: Truth = True) -> Notices:
@@ -69,11 +63,8 @@ class LomaxHistory:
     s/alpha0 + sum of log(1 + life/beta)). Beta is one of a grid of K scales; each has the
     likelihood of all lives with alpha integrated out.
 
-    Attributes:
-        scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength:
-            the prior of alpha.
-        ended: number of preemptions seen. logs, watched_logs: (..., K) sums of log(1 + life/beta)
-            over all lifetimes, and over the censored ones.
+    ``prior``: (K,) log of the scales' prior weights. ``logs``, ``watched_logs``: (..., K) sums of
+    log(1 + life/beta) over all lifetimes, and over the censored ones.
     """
 
     scale_s: FloatArray
@@ -97,7 +88,6 @@ class LomaxHistory:
         )
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
-        """With one more lifetime, which ended by a preemption or is censored."""
         # The simulator does this and the weights below for all its runs at each loss: so in few
         # passes, and in place.
         log = np.asarray(life_s, dtype=float)[..., None] * (1 / self.scale_s)
@@ -111,10 +101,9 @@ class LomaxHistory:
     def log_weights(self) -> FloatArray:
         """(..., K) logarithms of the posterior weights of the scales, up to a constant."""
         ended = np.asarray(self.ended, dtype=float)
+        seen = self.logs
         if np.ndim(self.watched_logs):
-            seen = self.logs - self.watched_logs
-        else:
-            seen = self.logs
+            seen = seen - self.watched_logs
         rates = self.strength / self.shape0 + self.logs
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack(
@@ -124,7 +113,6 @@ class LomaxHistory:
         return np.asarray(np.subtract(found, seen, out=found))
 
     def shape(self) -> FloatArray:
-        """(..., K) mean of alpha for each scale."""
         ended = np.asarray(self.ended)[..., None]
         return (self.strength + ended) / (self.strength / self.shape0 + self.logs)
 

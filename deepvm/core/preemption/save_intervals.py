@@ -42,9 +42,8 @@ def daly_s(save_s: Number, mttp_s: Number) -> Number:
 def exact_s(save_s: Number, mttp_s: Number) -> Number:
     """M (1 + W0(-exp(-delta/M - 1))): exact minimum for exponential lifetimes (Lambert's W).
 
-    The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau +
-    delta)/M) - 1)`` (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) =
-    exp(-delta/M)``; R drops out.
+    Where the derivative of the expected time (Daly 2006, eq. 13) is 0: ``(1 - tau/M) exp(tau/M) =
+    exp(-delta/M)``.
     """
     if isinstance(save_s, (int, float)) and isinstance(mttp_s, (int, float)):
         return _exact_s(save_s, mttp_s)
@@ -63,10 +62,10 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
 
 def _exact_s(save_s: float, mttp_s: float) -> float:
     """The zero x = tau/M of log(1 - x) + x + delta/M, without numpy and scipy."""
-    if save_s <= 0 or mttp_s == math.inf:
-        if save_s > 0:
-            return math.inf
+    if save_s <= 0:
         return 0.0
+    if mttp_s == math.inf:
+        return math.inf
     share = save_s / mttp_s
     p = math.sqrt(-2 * math.expm1(-share))
     if p < 1e-3:

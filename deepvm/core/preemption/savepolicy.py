@@ -39,32 +39,18 @@ OVERHEAD = 0.03
 
 @dataclass(frozen=True)
 class SaveFacts:
-    """What is known about versions, the machine and its preemptions.
+    """What is known of versions and preemptions: numbers, or arrays over many simulated runs."""
 
-    Numbers, or arrays over many simulated runs.
-
-    Attributes:
-        save_s: how long training stalls for a version. backup_s: from then until it is durable.
-            Both 0 while unknown.
-        emergency_s: from the end of a step until an emergency save is safe.
-        grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
-        restart_s: from a preemption until training resumes: allocation and preparation.
-        mttp_s: mean time to preemption of the machine, or to the first of a cluster.
-        missed_rate: share of preemptions without a notice in time, above 0.
-        age_s: time since the machine was requested.
-        shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
-    """
-
-    save_s: Number = 0.0
-    backup_s: Number = 0.0
+    save_s: Number = 0.0  # how long training stalls for a version
+    backup_s: Number = 0.0  # from then until it is durable
     step_s: Number = 0.0
-    emergency_s: Number = 0.0
-    grace_s: Number = 0.0
-    restart_s: Number = 0.0
-    mttp_s: Number = 3600.0
-    missed_rate: Number = 0.1
-    age_s: Number = 0.0
-    shape: Number = 2.0
+    emergency_s: Number = 0.0  # from the end of a step until an emergency save is safe
+    grace_s: Number = 0.0  # from the notice to the preemption; 0: there are no notices
+    restart_s: Number = 0.0  # from a preemption until training resumes
+    mttp_s: Number = 3600.0  # of the machine, or to the first preemption of a cluster
+    missed_rate: Number = 0.1  # of preemptions without a notice in time, above 0
+    age_s: Number = 0.0  # since the machine was requested
+    shape: Number = 2.0  # of the Lomax hazard, as scale_s
     scale_s: Number = 3600.0
 
     @property
@@ -90,24 +76,13 @@ class SaveContext:
 
 
 class SavePolicy:
-    """Decides whether to save the state after a step.
+    """Decides whether to save the state after a step; by default it never does."""
 
-    The defaults are those of a policy that never saves.
-
-    Class attributes:
-        has_interval: whether saves are ``interval_s`` apart; if not, it is never called.
-        shows_cost_first: whether to save at once, to learn what a version costs.
-        acts_on_notices: whether to save when the notice of a preemption arrives and an emergency
-            save fits.
-        holds_on_demand: whether the interval also holds on VMs that are never preempted.
-        by_age: whether the interval depends on the age of the machine.
-    """
-
-    has_interval: ClassVar[bool] = False
-    shows_cost_first: ClassVar[bool] = False
-    acts_on_notices: ClassVar[bool] = False
-    holds_on_demand: ClassVar[bool] = False
-    by_age: ClassVar[bool] = False
+    has_interval: ClassVar[bool] = False  # saves are interval_s apart
+    shows_cost_first: ClassVar[bool] = False  # it saves at once, to learn what a version costs
+    acts_on_notices: ClassVar[bool] = False  # it saves then, if an emergency save fits
+    holds_on_demand: ClassVar[bool] = False  # the interval holds where nothing is preempted
+    by_age: ClassVar[bool] = False  # the interval depends on the age of the machine
 
     @property
     def name(self) -> str:
@@ -119,16 +94,13 @@ class SavePolicy:
 
     @property
     def fixed_steps(self) -> int | None:
-        """The number at whose multiples of steps to save, None if not by steps."""
         return None
 
     @property
     def saves(self) -> bool:
-        """Whether it ever saves unless asked."""
         return self.has_interval or bool(self.fixed_steps)
 
     def due(self, context: SaveContext) -> bool:
-        """Whether to save now."""
         if self.fixed_steps:
             return context.step % self.fixed_steps == 0
         if self.shows_cost_first and not context.last_step and not context.facts.save_s:
@@ -148,7 +120,6 @@ class SavePolicy:
         return 0 * facts.save_s
 
     def emergency(self, facts: SaveFacts) -> Truth:
-        """Whether to save when the notice of a preemption arrives."""
         if self.acts_on_notices:
             return facts.emergency_fits
         return False
@@ -166,13 +137,11 @@ class EverySteps(SavePolicy):
     steps: int
 
     def __post_init__(self) -> None:
-        """Raise a RequestError below one step."""
         if isinstance(self.steps, bool) or self.steps < 1:
             raise RequestError("every", self.steps, "a whole number of steps from 1")
 
     @property
     def name(self) -> str:
-        """``static:51``."""
         return f"static:{self.steps}"
 
     @property
@@ -194,7 +163,6 @@ class EverySeconds(SavePolicy):
 
     @property
     def name(self) -> str:
-        """``every:600``."""
         return f"every:{self.seconds:.15g}"
 
     def interval_s(self, facts: SaveFacts) -> Number:
@@ -214,24 +182,18 @@ class _Weighing(SavePolicy):
 
 @dataclass(frozen=True)
 class Auto(_Weighing):
-    """As often as pays: Young's interval within CheckFreq's budget, one save at a time.
+    """As often as pays: Young's interval within CheckFreq's budget, one save at a time."""
 
-    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say.
-    ``overhead``: the most that save_s / interval may be.
-    """
-
-    mtbf_s: float | None = None
-    overhead: float = OVERHEAD
+    mtbf_s: float | None = None  # of the cluster; None: as the facts say
+    overhead: float = OVERHEAD  # most of save_s / interval
 
     def __post_init__(self) -> None:
-        """Raise a RequestError that names the attribute."""
         if self.mtbf_s is not None:
             refuse_no_time("mtbf_s", self.mtbf_s)
         if not 0 < self.overhead < 1:
             raise RequestError("overhead", self.overhead, "a share between 0 and 1")
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """Young's, or the least."""
         mtbf_s = self.mtbf_s or facts.mttp_s
         return maximum(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
@@ -240,11 +202,8 @@ class Auto(_Weighing):
         return maximum(facts.save_s / self.overhead, facts.backup_s)
 
 
-FORMULAS: dict[str, Callable[[Number, Number], Number]] = {
-    "young": young_s,
-    "daly": daly_s,
-    "exact": exact_s,
-}
+FORMULAS: dict[str, Callable[[Number, Number], Number]]
+FORMULAS = {"young": young_s, "daly": daly_s, "exact": exact_s}
 
 
 @dataclass(frozen=True)
@@ -254,16 +213,13 @@ class Formula(_Weighing):
     formula: str
 
     def __post_init__(self) -> None:
-        """Raise RequestError for an unknown formula."""
         refuse_unknown("formula", self.formula, FORMULAS, ", ")
 
     @property
     def name(self) -> str:
-        """``young``, ``daly`` or ``exact``."""
         return self.formula
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """By the save time and the mean time to preemption."""
         return FORMULAS[self.formula](facts.save_s, facts.mttp_s)
 
 
@@ -284,8 +240,7 @@ class Thesis(_Weighing):
 class Adaptive(_Weighing):
     """An emergency save when it fits, and insurance saves as often as missed notices justify.
 
-    The rate of missed notices is learnt and never quite 0 (``Notices``), so there is always some
-    insurance: without it Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
+    Without insurance Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
     notices are missed.
     """
 
@@ -336,10 +291,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
-    """A policy by name: one of ``POLICIES``, ``static:51`` (steps), ``every:10min`` (a time).
-
-    Raises a RequestError for ``option`` for anything else.
-    """
+    """One of ``POLICIES``, ``static:51`` (steps), ``every:10min``. Raises a RequestError."""
     name, colon, value = text.strip().partition(":")
     if name in POLICIES and not colon:
         return POLICIES[name]()

@@ -6,14 +6,12 @@ slowest GPU, within a VM and across VMs. Each effect is 0 before anything is mea
 a standard deviation that :data:`PRIOR` states (random effects, as in Gelman et al., *Bayesian Data
 Analysis*, chapter 15). So what was measured on one GPU says a lot about it, less about its
 generation, little about the rest, and the intervals say so. Effects on gradients count by the
-gradients' share of the step, effects on synchronisation by its share.
+gradients' share of the step, effects on synchronization by its share.
 
 Leave-one-out predictions are exact and need no second fit: with C the covariance of the rows, those
 of row i are ``y_i - [C^-1 y]_i / [C^-1]_ii`` and variance ``1 / [C^-1]_ii`` (Sundararajan and
 Keerthi 2001, eq. 9-11).
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +20,9 @@ import numpy as np
 
 from deepvm.core.arrays import FloatArray
 
+# Parts of a step that an effect is on. The last two: how gradients take longer with the GPUs of a
+# VM, and with VMs.
 COMPUTE, NETWORK, LOCAL, ACROSS = range(4)
-"""Parts of a step that an effect is on.
-
-The last two: how gradients take longer with the GPUs of a VM, and with VMs.
-"""
 PARTS = 4
 
 PRIOR: Mapping[str, tuple[int, float]] = {
@@ -73,18 +69,14 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "model+gpu: across": (ACROSS, 0.03),
     "site: across": (ACROSS, 0.05),
 }
-NOISE = 0.05
-"""Standard deviation between two runs of the same, on a logarithmic scale."""
+NOISE = 0.05  # Standard deviation between two runs of the same, on a logarithmic scale
 
+# Values of the effects that apply to a row, by name; ``gpu=A100`` is an effect of kind ``gpu``
 Effects = Mapping[str, float]
-"""Values of the effects that apply to a row, by name; ``gpu=A100`` is an effect of kind ``gpu``."""
 
 
 def kind(effect: str) -> str:
-    """The kind of an effect, a key of :data:`PRIOR`.
-
-    The part after ``=`` may be a name that a user chose, of any content.
-    """
+    """The kind of an effect, a key of :data:`PRIOR`; users chose some names after the ``=``."""
     return effect.partition("=")[0]
 
 
@@ -101,17 +93,13 @@ class Row:
 
     @property
     def weights(self) -> FloatArray:
-        """How much 1 % of each part counts in the throughput, (parts,)."""
         return weights(self.sync_share, self.log_local, self.log_vms)
 
 
 def weights(
     sync_share: FloatArray | float, log_local: FloatArray | float, log_vms: FloatArray | float
 ) -> FloatArray:
-    """By how many per cent the throughput changes with 1 % of each part, (n, parts).
-
-    ``log_local``, ``log_vms``: logarithms of the GPUs of one VM and of the number of VMs.
-    """
+    """By how many per cent the throughput changes with 1 % of each part, (n, parts)."""
     compute = 1.0 - sync_share
     return np.stack([compute, sync_share, -log_local * compute, -log_vms * compute], axis=-1)
 
@@ -129,11 +117,7 @@ def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)  # so that caches take it as a key
 class Evidence:
-    """What is known of the effects in ``names``.
-
-    ``mean``: (effects,); ``root``: lower triangular R, (effects, effects), whose product R R^T is
-    their covariance.
-    """
+    """What is known of the effects: ``mean``, and ``root``, R, whose R R^T is the covariance."""
 
     names: Mapping[str, int]
     mean: FloatArray
@@ -141,11 +125,9 @@ class Evidence:
 
     @property
     def covariance(self) -> FloatArray:
-        """(effects, effects)."""
         return self.root @ self.root.T
 
-    def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
-        """How much the effects of steps count; ``varying``: those with a value per step."""
+    def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> "Loading":
         matrix = np.zeros((PARTS, len(self.names)))
         unknown = dict[str, float]()
         for effect, value in effects.items():
@@ -158,18 +140,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Loading:
-    """How much effects count in the parts of several steps.
-
-    Attributes:
-        known: (parts, effects): of each known effect that has the same value in all steps.
-        unknown: values of effects that no row had. varying: values of others in each step,
-            (steps,).
-    """
+    """How much effects count in the parts of several steps."""
 
     evidence: Evidence
-    known: FloatArray
-    unknown: Mapping[str, float]
-    varying: Mapping[str, FloatArray]
+    known: FloatArray  # (parts, effects), equal in all steps
+    unknown: Mapping[str, float]  # values of effects that no row had
+    varying: Mapping[str, FloatArray]  # values in each step, (steps,)
 
     @property
     def mean(self) -> FloatArray:
@@ -177,11 +153,8 @@ class Loading:
         found = np.atleast_2d(self.known @ self.evidence.mean)
         for effect, values in self.varying.items():
             if effect in self.evidence.names:
-                found = (
-                    found
-                    + np.outer(values, _unit(effect))
-                    * self.evidence.mean[self.evidence.names[effect]]
-                )
+                mean = self.evidence.mean[self.evidence.names[effect]]
+                found = found + np.outer(values, _unit(effect)) * mean
         return found
 
     def shared(self, weights: FloatArray) -> FloatArray:
@@ -219,13 +192,14 @@ def learn(rows: Sequence[Row]) -> Evidence:
 def leave_out(
     rows: Sequence[Row], groups: Sequence[object] | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """What the other rows predict for each: mean and deviation of its error, with run noise.
+    """What the other rows, or those of other ``groups``, predict for each row's error.
 
-    ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from
-    all other rows.
+    Mean and deviation, with the noise of a run.
     """
     y = np.array([row.error for row in rows])
-    inverse = np.linalg.inv(_covariance(rows))
+    names = _names(rows)
+    x = design(rows, names) * _deviations(names)
+    inverse = np.linalg.inv(x @ x.T + np.diag([row.noise**2 for row in rows]))
     weighted = inverse @ y
     if groups is None:
         own = np.diag(inverse)
@@ -243,13 +217,6 @@ def leave_out(
 
 def _names(rows: Sequence[Row]) -> dict[str, int]:
     return {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
-
-
-def _covariance(rows: Sequence[Row]) -> FloatArray:
-    """Of the rows' errors before any is known, (rows, rows)."""
-    names = _names(rows)
-    x = design(rows, names) * _deviations(names)
-    return x @ x.T + np.diag([row.noise**2 for row in rows])
 
 
 def _deviations(names: Mapping[str, int]) -> FloatArray:

@@ -1,7 +1,5 @@
 """Speed of VMs with measured steps: the law fitted to them, completed by data sheets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -9,49 +7,34 @@ import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.training.roofline import OVERLAP, REACH, joined
-from deepvm.core.training.speed import (
-    Parts,
-    Source,
-    SpeedUncertainty,
-    TrainingSpeed,
-    timing_of,
-)
+from deepvm.core.training.speed import Parts, Source, SpeedUncertainty, TrainingSpeed, timing_of
 from deepvm.core.training.steptime import MeasuredRange, StepTimeFit
 from deepvm.core.units import counted
 
+# Standard deviation of log T between VM sizes with the same GPU: other processors, power, cooling.
+# An assumption: half of the difference between two sites on one GPU (``another site`` in
+# :mod:`deepvm.core.training.evidence`).
 _OTHER_VM_SD = 0.1
-"""Standard deviation of log T between VM sizes with the same GPU: other processors, power, cooling.
-An assumption: half of the difference between two sites on one GPU (``another site`` in
-:mod:`deepvm.core.training.evidence`).
-"""
+# The same if synchronization must be subtracted from a measured step to get its gradients
 _SUBTRACTED_SYNC_SD = 0.4
-"""The same if synchronization must be subtracted from a measured step to get its gradients."""
+# The same where more GPUs train than were measured, and their synchronization was not. Chosen with
+# the published steps of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 %
+# intervals of laws of single GPUs, and 53 to 70 % would be without it; of laws of single VMs 74 to
+# 85 %, and 50 to 62 %.
 _NO_SYNC_SD = 0.1
-"""The same where more GPUs train than were measured, and their synchronisation was not.
-
-Chosen with the published steps of three models on up to 8 x 4 T4: of these, 75 to 87 % are within
-the 80 % intervals of laws of single GPUs, and 53 to 70 % would be without it; of laws of single VMs
-74 to 85 %, and 50 to 62 %.
-"""
 
 
 @dataclass(frozen=True)
 class OwnSteps:
-    """A law of steps that were measured on clusters of one type of VM.
-
-    Attributes:
-        where: the type. reads: whether these steps include waiting for input, as a real job's do.
-        about: where, when and how often it was measured, in words.
-    """
+    """A law of steps that were measured on clusters of one type of VM, ``where``."""
 
     where: str
     fit: StepTimeFit
-    reads: bool = False
-    about: str = ""
+    reads: bool = False  # they include waiting for input, as a real job's do
+    about: str = ""  # where, when and how often
 
     @property
     def measured(self) -> MeasuredRange:
-        """What the law was fitted to."""
         return self.fit.measured
 
     @property
@@ -61,11 +44,9 @@ class OwnSteps:
 
     @property
     def cause(self) -> str:
-        """Name of the uncertainty in speeds that follow from these steps."""
         return f"measured on {self.where}"
 
     def batch_doubts(self, batch: float) -> Iterator[str]:
-        """That a batch was not measured, nor one near it."""
         low, high = self.measured.batch
         if not low / REACH <= batch <= REACH * high:
             known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
@@ -78,11 +59,9 @@ class OwnSteps:
 def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
     """The speed of the type that was measured, on as many VMs as ``base``.
 
-    Of one VM, and of several where several were measured, by the law alone. Else what single VMs
-    say, with the network that data sheets and published runs promise. ``reference``: what these
-    promise of :attr:`OwnSteps.smallest`.
+    By the law alone, but of several VMs where only single ones were measured: then with the network
+    of data sheets and published runs. ``reference``: these on :attr:`OwnSteps.smallest`.
     """
-    assert base.parts is not None
     measured = own.measured
     steps = base.parts.steps
     # It has run there: a measurement beats the estimate of its memory.
@@ -117,7 +96,6 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
 
 
 def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
-    assert base.parts is not None
     steps = base.parts.steps
     measured = own.measured
     sd = measured.deviation(base.vms, steps.gpus, steps.batch)
@@ -133,7 +111,7 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
         elif vms == 1 and base.machine.gpus > 1 and not measured.local:
             yield (
                 f"no single VM of {own.where} was measured with several GPUs: what they"
-                " synchronise is not known"
+                " synchronize is not known"
             )
         yield from own.batch_doubts(float(base.batch[place]))
 
@@ -152,10 +130,7 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
 
 
 def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
-    """Speed of another type with the measured GPU: its gradients, with the data sheet's network.
-
-    ``reference``: as for :func:`of_measured`.
-    """
+    """Speed of another type with the measured GPU: its gradients, with the data sheet's network."""
 
     def doubts(place: int) -> Iterator[str]:
         vms, gpus = own.smallest
@@ -178,7 +153,6 @@ def _with_network(
     own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other: bool
 ) -> TrainingSpeed:
     """Measured gradients plus synchronization by data sheets; ``other``: another type of VM."""
-    assert base.parts is not None
     parts = base.parts
     cluster = own.smallest
     batch = parts.steps.batch
@@ -200,7 +174,7 @@ def _with_network(
         named = {
             **rest.named,
             own.cause: sd * (1 - share),
-            f"{own.cause}, without synchronisation": np.where(
+            f"{own.cause}, without synchronization": np.where(
                 parts.steps.gpus > cluster[1], _NO_SYNC_SD, 0.0
             ),
         }
@@ -215,8 +189,6 @@ def _with_network(
 def _timed(
     own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], SpeedUncertainty]
 ) -> TrainingSpeed:
-    """The speed with these steps, which wait for input unless measured ones did."""
-    assert base.parts is not None
     timing = timing_of(
         base.workload, base.machine, base.parts.steps, step_s, doubt, reads=not own.reads
     )
@@ -224,7 +196,6 @@ def _timed(
 
 
 def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) -> SpeedUncertainty:
-    """The doubt of one speed in some places, of another elsewhere."""
     shared = np.where(first[:, None], one.shared, other.shared)
     nothing = np.zeros(len(first))
     names = dict.fromkeys((*one.named, *other.named))

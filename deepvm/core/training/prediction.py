@@ -1,7 +1,5 @@
 """Steps that were not measured: by data sheets, corrected by what published runs teach."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,24 +29,19 @@ from deepvm.core.training.roofline import (
     joined,
     nominal_steps,
 )
-from deepvm.core.training.speed import (
-    Parts,
-    Source,
-    TrainingSpeed,
-    timing_of,
-)
+from deepvm.core.training.speed import Parts, Source, TrainingSpeed, timing_of
 from deepvm.core.training.workload import Precision, Workload
 
+# Rough standard deviations of log T: exact ones take long to compute and decide little here
 _PUBLISHED_SD, _DERIVED_SD = 0.22, 0.28
-"""Rough standard deviations of log T: exact ones take long to compute and decide little here."""
 
 REFERENCE_PARAMETERS = 7e9
 SMALL_PARAMETERS = 1e9
 REFERENCE_TOKENS = 16_384
 REFERENCE_SEQUENCE = 2_048
 _EIGHT = 8.0
-MACHINE = "machine"
-"""The kind of an effect that only clusters of one type of VM have."""
+MACHINE = "machine"  # The kind of an effect that only clusters of one type of VM have
+# How a GPU's units are used: what it achieves in fp32 says little about its tensor cores
 WIDTHS = {
     Precision.FP32: "full",
     Precision.TF32: "full",
@@ -57,22 +50,18 @@ WIDTHS = {
     Precision.FP8: "quarter",
     Precision.FP4: "quarter",
 }
-"""How a GPU's units are used: what it achieves in fp32 says little about its tensor cores."""
+# fp16 and bf16 run at one speed on tensor cores, so results of one hold for the other
 _HALF = "half"
-"""fp16 and bf16 run at one speed on tensor cores, so results of one hold for the other."""
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What is trained on which VMs.
-
-    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``.
-    """
+    """What is trained on which VMs."""
 
     workload: Workload
     machine: Machine
     precision: Precision
-    software: str
+    software: str  # eager, transformers, compiled or tuned
 
     @property
     def model_and_gpu(self) -> str:
@@ -84,11 +73,7 @@ class TrainingSetup:
 def effects_of(
     setup: TrainingSetup, *, checkpointing: bool, several_vms: bool, site: str = ""
 ) -> Effects:
-    """The effects on a step on one or several VMs, but :func:`batch_effects`.
-
-    ``site``: where it was measured, empty for a prediction: how well that code is written is
-    unknown.
-    """
+    """The effects on a step, but :func:`batch_effects`; ``site``: empty for a prediction."""
     workload = setup.workload
     precision = setup.precision
     software = setup.software
@@ -208,11 +193,7 @@ def _loadings(
 
 
 class _Corrections(NamedTuple):
-    """How many times as long as nominal, by published runs; arrays of shape (sizes,).
-
-    ``slower``: the logarithm for gradients on several GPUs, which ``grad`` includes. ``links``: of
-    those within a VM.
-    """
+    """How many times as long as nominal; ``slower``: log of a part of ``grad``; (sizes,)."""
 
     slower: FloatArray
     grad: FloatArray
@@ -247,17 +228,15 @@ def predict(
     computed_s = joined(parts.grad_s, parts.sync_s, OVERLAP)
     timing = timing_of(setup.workload, setup.machine, steps, computed_s, parts.doubt, sd=sd)
     return TrainingSpeed(
+        **timing._asdict(),
         machine=setup.machine,
         workload=setup.workload,
         precision=setup.precision,
         vms=vms,
         fits=steps.memory.fits,
-        step_s=timing.step_s,
-        throughput=timing.throughput,
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
-        doubt_of=timing.doubt_of,
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=setup.machine.interconnect.fitted_vms,
         parts=parts,

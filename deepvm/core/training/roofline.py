@@ -9,8 +9,6 @@ exchanged over the *effective* bandwidth. Nominal shares are corrected by publis
 (:mod:`deepvm.core.training.evidence`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,70 +29,37 @@ from deepvm.core.training.workload import (
 )
 from deepvm.core.units import GIB, format_bytes
 
+# Share of peak that large matrix products reach: mostly 0.65 to 0.97 (L4, 72 W: 0.43 to 0.47)
 USUAL_MATMUL = 0.75
-"""Share of peak that large matrix products reach: mostly 0.65 to 0.97 (L4, 72 W: 0.43 to 0.47)."""
 
+# GPUs that the PyTorch which most people install cannot use. Torch 2.9.1 for aarch64 has kernels
+# for sm_80, 90, 100 and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75.
 WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
-"""GPUs that the PyTorch which most people install cannot use.
-
-Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100 and 120 (``torch.cuda.get_arch_list()``); a
-T4g is sm_75.
-"""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU model.
-
-    Attributes:
-        chip: the die; an H100 and an H200 are both a GH100.
-        generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as
-            their power and memory limit them differently.
-        peak_tflops: dense peak by precision, without sparsity. matmul_tflops: what large matrix
-            products reach on tensor cores, where that is published: boards with little power are
-            far from their peak.
-        memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds
-            error correction.
-        link: ``nvlink`` or ``pcie``. link_gb_per_s: what an all-reduce sees between GPUs of one VM.
-        cache_mb: its last cache, which spares part of the traffic.
-    """
+    """A GPU model."""
 
     name: str
-    chip: str
-    generation: str
+    chip: str  # the die; an H100 and an H200 are both a GH100
+    generation: str  # its GPUs use their peaks alike; small ones are apart
     memory_gib: float
     memory_gb_per_s: float
-    link_gb_per_s: float
-    link: str
-    cache_mb: float
-    peak_tflops: Mapping[str, float] = field(hash=False)
+    link_gb_per_s: float  # that an all-reduce sees between GPUs of one VM
+    link: str  # nvlink or pcie
+    cache_mb: float  # its last cache
+    peak_tflops: Mapping[str, float] = field(hash=False)  # dense, by precision
     source: str = ""
-    ecc_share: float = 0.0
+    ecc_share: float = 0.0  # of the memory
+    # of large products, where published: with little power it is far from the peak
     matmul_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def precision(self, wanted: Precision) -> Precision | None:
-        """The precision that is used; None if the GPU does not have it."""
-        order = (
-            (Precision.BF16, Precision.FP16, Precision.FP32)
-            if wanted is Precision.AUTO
-            else (wanted,)
-        )
+        order: tuple[Precision, ...] = (wanted,)
+        if wanted is Precision.AUTO:
+            order = (Precision.BF16, Precision.FP16, Precision.FP32)
         return next((p for p in order if p.value in self.peak_tflops), None)
-
-    @property
-    def traffic_gb_per_s(self) -> float:
-        """Effective bandwidth with caches: 5 % more for each doubling of the last one from 4 MB."""
-        return self.memory_gb_per_s * (1.0 + 0.05 * math.log2(self.cache_mb / 4.0))
-
-    def peak_flops(self, precision: Precision) -> float:
-        """FLOP/s at most."""
-        return self.peak_tflops[precision.value] * 1e12
-
-    def matmul_flops(self, precision: Precision) -> float:
-        """FLOP/s of large matrix products; if unpublished, the usual share of the peak."""
-        shares = [reached / self.peak_tflops[p] for p, reached in self.matmul_tflops.items()]
-        usual = self.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
-        return self.matmul_tflops.get(precision.value, usual) * 1e12
 
     @property
     def memory_bytes(self) -> float:
@@ -104,25 +69,15 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """How the VMs of a cluster reach one another.
+    """How the VMs of a cluster reach one another."""
 
-    Attributes:
-        kind: ``efa``, ``rdma`` or ``ethernet``; errors of one kind go together. machine: errors of
-            one type of VM, too.
-        gb_per_s: what an all-reduce sees of one VM's network. line_gb_per_s: the nominal figure,
-            never exceeded.
-        per_gpu: by which share synchronisation grows with every further GPU.
-        fitted_vms: the largest cluster that the figure was checked against. basis: where it comes
-            from, in words.
-    """
-
-    kind: str
-    machine: str
-    gb_per_s: float
-    per_gpu: float = 0.0
-    fitted_vms: int = 8
-    basis: str = ""
-    line_gb_per_s: float = math.inf
+    kind: str  # efa, rdma or ethernet; errors of one kind go together
+    machine: str  # as do those of one type of VM
+    gb_per_s: float  # that an all-reduce sees of one VM
+    per_gpu: float = 0.0  # share by which each further GPU adds to synchronization
+    fitted_vms: int = 8  # largest cluster that it was checked with
+    basis: str = ""  # source, in words
+    line_gb_per_s: float = math.inf  # nominal, never exceeded
 
 
 @dataclass(frozen=True)
@@ -135,44 +90,32 @@ class Machine:
     vcpus: int | None = None
 
 
-_CONTEXT_BYTES = 1.2e9
-"""CUDA's context, NCCL's buffers, cuBLAS' workspace."""
-_FRAGMENTS = 1.1
-"""What the allocator takes for a byte of activations."""
+_CONTEXT_BYTES = 1.2e9  # CUDA's context, NCCL's buffers, cuBLAS' workspace
+_FRAGMENTS = 1.1  # What the allocator takes for a byte of activations
+# Layers whose full weights FSDP holds: one computing, one arriving, one leaving
 _LAYERS_AT_ONCE = 3
-"""Layers whose full weights FSDP holds: one computing, one arriving, one leaving."""
 _FEW_PASSES = 4
 MOST_GPUS = 4096
+# Parameters from which the usual recipes (torchtune, torchtitan...) checkpoint activations
 LARGE = 3e9
-"""Parameters from which the usual recipes (torchtune, torchtitan...) checkpoint activations."""
 
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """How a workload fits on clusters of K GPUs; arrays of the shape of K.
+    """How a workload fits on clusters of K GPUs; arrays of the shape of K."""
 
-    Attributes:
-        fits: whether at least one sample fits on each GPU. checkpointing: whether activations are
-            checkpointed.
-        micro_batch: samples that are computed at once. passes: micro-batches of a step (gradient
-            accumulation).
-        free_bytes: what state and context leave of a GPU, negative where not even they fit.
-            sample_bytes: activations of the smallest batch, one sample.
-    """
-
-    fits: BoolArray
-    checkpointing: BoolArray
-    micro_batch: FloatArray
-    passes: FloatArray
-    free_bytes: FloatArray
-    sample_bytes: FloatArray
+    fits: BoolArray  # at least one sample on each GPU
+    checkpointing: BoolArray  # of activations
+    micro_batch: FloatArray  # samples that are computed at once
+    passes: FloatArray  # micro-batches of a step
+    free_bytes: FloatArray  # left by state and context; negative where not even they fit
+    sample_bytes: FloatArray  # activations of one sample
     sharded: BoolArray
 
     @classmethod
     def known(
         cls, *, micro_batch: float, passes: int, checkpointing: bool, sharded: bool
-    ) -> MemoryFit:
-        """Of one run that is known to fit."""
+    ) -> "MemoryFit":
         one = np.ones(1)
         yes = np.ones(1, dtype=np.bool_)
         return cls(
@@ -260,30 +203,23 @@ def least_gpus(workload: Workload, accelerator: Accelerator, precision: Precisio
     return None
 
 
+# Nominal: of what large matrix products reach, and of the memory's peak
 COMPUTE_SHARE, MEMORY_SHARE = 0.55, 0.42
-"""Nominal: of what large matrix products reach, and of the memory's peak."""
-REACH = 1.5
-"""How far beyond the largest measured cluster the law is to be believed, as a factor."""
-OVERLAP = 2.5
-"""Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
-STRAGGLING = 0.02
-"""Nominal d of the step-time law."""
+REACH = 1.5  # How far beyond the largest measured cluster the law is to be believed, as a factor
+OVERLAP = 2.5  # Nominal g of the step-time law: fits to published rows give 1.4 to 3.3
+STRAGGLING = 0.02  # Nominal d of the step-time law
+# How sharp the corner between the roofs is, by family. Convolutions compute while they wait for
+# memory; a transformer's matrix products and what lies between them come one after the other, and
+# their times add up.
 _ROOFS = {"transformer": 1.0, "convolution": 3.0, "diffusion": 3.0}
-"""How sharp the corner between the roofs is, by family.
-
-Convolutions compute while they wait for memory; a transformer's matrix products and what lies
-between them come one after the other, and their times add up.
-"""
+# Seconds of a pass at any size for kernel launches, which count if the GPU is done sooner; and how
+# sharp that corner is
 _LAUNCH_S, _LAUNCHING = 0.02, 3.0
-"""Seconds of a pass at any size for kernel launches, which count if the GPU is done sooner; and how
-sharp that corner is.
-"""
+# Bytes per parameter: Adam reads weight, gradient and two moments, writes all but the gradient
 _OPTIMIZER_BYTES = 28
-"""Bytes per parameter: Adam reads weight, gradient and two moments, writes all but the gradient."""
+# How often each VM sends what is reduced; in a ring of n, 2 (n-1)/n times, as within a VM. In
+# published steps 2, 4 and 8 VMs take about the same time for it.
 _BETWEEN_VMS = 1.5
-"""How often each VM sends what is reduced; in a ring of n, 2 (n-1)/n times, as within a VM. In
-published steps 2, 4 and 8 VMs take about the same time for it.
-"""
 GRADIENT_BYTES = 4
 
 
@@ -297,24 +233,19 @@ def joined(grad_s: FloatArray, sync_s: FloatArray, overlap: float) -> FloatArray
 
 @dataclass(frozen=True)
 class Steps:
-    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds.
-
-    ``local_s``: what synchronisation takes over the links within a VM, which ``sync_s`` includes;
-    ``line_s``: what it takes at least over the network.
-    """
+    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds."""
 
     vms: FloatArray
     gpus: FloatArray
     batch: FloatArray
     grad_s: FloatArray
     sync_s: FloatArray
-    local_s: FloatArray
-    line_s: FloatArray
+    local_s: FloatArray  # part of sync_s, over the links within a VM
+    line_s: FloatArray  # least over the network
     memory: MemoryFit
 
     @property
     def step_s(self) -> FloatArray:
-        """T of the step-time law."""
         return joined(self.grad_s, self.sync_s, OVERLAP)
 
     @property
@@ -357,10 +288,13 @@ def roofs_s(
         wide = 2.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
     # What is done twice moves them twice
-    moved = workload.moved_bytes * wide * flop / workload.useful_flop()
-    return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (
-        gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE
-    )
+    moved = workload.moved_bytes * wide * flop / workload.flop_of_step(checkpointing=False)
+    shares = [reached / gpu.peak_tflops[p] for p, reached in gpu.matmul_tflops.items()]
+    usual = gpu.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
+    flops = gpu.matmul_tflops.get(precision.value, usual) * 1e12
+    # Caches: 5 % more for each doubling of the last one from 4 MB
+    gb_per_s = gpu.memory_gb_per_s * (1.0 + 0.05 * math.log2(gpu.cache_mb / 4.0))
+    return flop / (flops * COMPUTE_SHARE), moved / (gb_per_s * 1e9 * MEMORY_SHARE)
 
 
 def computing_share(
@@ -372,11 +306,7 @@ def computing_share(
 
 
 class StepComponents(NamedTuple):
-    """What of a step does not depend on the network; arrays of the shape of the GPUs.
-
-    ``exchanged``: bytes, see :func:`exchanged_bytes`. ``batch``: samples of each GPU. ``grad_s``:
-    seconds.
-    """
+    """What of a step does not depend on the network, by :func:`exchanged_bytes`; (GPUs,)."""
 
     exchanged: FloatArray
     memory: MemoryFit
@@ -396,19 +326,7 @@ def fitted(
 def _passes(
     workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
 ) -> StepComponents:
-    grad = _gradients_s(workload, gpu, precision, gpus, memory) * gpus**STRAGGLING
-    return StepComponents(
-        exchanged_bytes(workload, precision, memory),
-        memory,
-        memory.micro_batch * memory.passes,
-        grad,
-    )
-
-
-def _gradients_s(
-    workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
-) -> FloatArray:
-    """Seconds of a step on one GPU: passes, overlapped with kernel launches, and optimizer."""
+    """On one GPU: passes, overlapped with kernel launches, and optimizer."""
     sharp = _ROOFS[workload.model.family]
     without, again = (
         float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp))
@@ -416,17 +334,18 @@ def _gradients_s(
     )
     sample_s = np.where(memory.checkpointing, again, without)  # forward and backward
     computed = sample_s * memory.micro_batch * memory.passes
-    twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
+    once, twice = (workload.flop_of_step(checkpointing=c) for c in (False, True))
+    twice /= once
     launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)
     own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
     optimizer = own * _OPTIMIZER_BYTES / (gpu.memory_gb_per_s * 1e9 * MEMORY_SHARE)
-    return joined(computed, launched, _LAUNCHING) + optimizer
+    grad = (joined(computed, launched, _LAUNCHING) + optimizer) * gpus**STRAGGLING
+    exchanged = exchanged_bytes(workload, precision, memory)
+    return StepComponents(exchanged, memory, memory.micro_batch * memory.passes, grad)
 
 
 def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit) -> FloatArray:
-    """What is reduced over all GPUs in a step, bytes.
-
-    What is only gathered or scattered counts half.
+    """What is reduced over all GPUs in a step, bytes; what is gathered or scattered counts half.
 
     ddp: the gradients in 32 bits. fsdp: weights are gathered for the forward and the backward pass
     of each micro-batch and gradients are scattered, in the precision of the step. lora: the
@@ -477,9 +396,9 @@ def memory_needed(
         f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a"
         " sample"
     )
-    cure = "fsdp splits it, lora trains less of it"
-    if workload.method is not Method.DDP:
-        cure = "the layers in use are too large for it"
-        if sample > state:
-            cure = "a shorter --seq needs less"
+    cure = "the layers in use are too large for it"
+    if workload.method is Method.DDP:
+        cure = "fsdp splits it, lora trains less of it"
+    elif sample > state:
+        cure = "a shorter --seq needs less"
     return f"{has}; {each}, however many there are: {cure}"

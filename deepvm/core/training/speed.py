@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 NO_FIT = "it cannot be trained so"
 
-READING = "reading"
-"""Name of the uncertainty in how fast samples are read."""
+READING = "reading"  # Name of the uncertainty in how fast samples are read
+# Standard deviation of log(samples read per vCPU): photographs and processors differ by half
 READING_SD = 0.3
-"""Standard deviation of log(samples read per vCPU): photographs and processors differ by half."""
 
 
 class Source(str, Enum):
@@ -52,19 +51,12 @@ class Source(str, Enum):
 
 @dataclass(frozen=True)
 class SpeedUncertainty:
-    """The doubt in several speeds: the logarithm's standard deviation, and what of it speeds share.
+    """The doubt in several speeds, as deviations of their logarithms."""
 
-    Attributes:
-        shared: (sizes, directions): independent causes, each with a variance of 1, and how much
-            they count.
-        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,)
-            each.
-        own: (sizes,): variance that no other speed shares.
-    """
-
-    shared: FloatArray
+    shared: FloatArray  # (sizes, directions): of independent causes of variance 1
+    # further causes by name, such as that of an unknown GPU, (sizes,)
     named: Mapping[str, FloatArray]
-    own: FloatArray
+    own: FloatArray  # variance that no other speed shares, (sizes,)
 
     @cached_property
     def sd(self) -> FloatArray:
@@ -73,7 +65,6 @@ class SpeedUncertainty:
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
     def at(self, rows: IntArray) -> SpeedUncertainty:
-        """The doubt in some of the speeds."""
         return SpeedUncertainty(
             self.shared[rows],
             {name: cause[rows] for name, cause in self.named.items()},
@@ -81,10 +72,7 @@ class SpeedUncertainty:
         )
 
     def apart(self, other: SpeedUncertainty) -> float:
-        """Standard deviation of the logarithm of the first speed over the first of others.
-
-        Without what no other speed shares: the noise of a run makes no machine faster.
-        """
+        """Standard deviation of the log ratio of two first speeds, without ``own``."""
         none = np.zeros(1)
         names = {**self.named, **other.named}
         named = [self.named.get(n, none)[0] - other.named.get(n, none)[0] for n in names]
@@ -101,30 +89,23 @@ class SpeedUncertainty:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds.
-
-    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
-    published runs say of them, each for some of the sizes.
-    """
+    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds."""
 
     steps: Steps
     grad_s: FloatArray
     sync_s: FloatArray
-    straggling: FloatArray
+    straggling: FloatArray  # log of how much longer gradients take than on one GPU
     per_vm: float
     evidence: Evidence
+    # what published runs say, each of some of the sizes
     loadings: Callable[[], Iterator[tuple[IntArray, Loading]]] = field(repr=False)
 
     def share(self, grad_s: FloatArray) -> FloatArray:
-        """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
+        """By how much per cent a step with these gradients grows with 1 % more synchronization."""
         return (self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP
 
     def doubt(self, share: FloatArray | None = None, *, gradients: bool = True) -> SpeedUncertainty:
-        """Uncertainty of the steps due to :mod:`.evidence` and the run.
-
-        ``share``: of synchronisation, if not that of these steps. Without ``gradients``: only that
-        of what more GPUs add.
-        """
+        """``share``: of synchronization; without ``gradients``: only of what more GPUs add."""
         if share is None:
             share = self.share(self.grad_s)
         sizes = len(self.grad_s)
@@ -143,41 +124,30 @@ class Parts:
 
 @dataclass(frozen=True, repr=False)
 class TrainingSpeed(Answer):
-    """How fast n VMs train, for several n; arrays of shape (sizes,).
-
-    Attributes:
-        vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds
-            of a step.
-        throughput: median units a second of all VMs together.
-        source: where it comes from. fitted_vms: the largest cluster that its source has seen.
-        parts: what data sheets and published runs say of it. measured: where, when and how often it
-            was measured.
-        covered: which sizes were measured, or are near those; None if nothing was. software: that
-            it is predicted for.
-        warnings_of: what is uncertain about the measured size at an index, in words.
-    """
+    """How fast n VMs train, for several n; arrays of shape (sizes,)."""
 
     machine: Machine
     workload: Workload
     precision: Precision
-    vms: FloatArray
+    vms: FloatArray  # the sizes n, ascending
     fits: BoolArray
-    step_s: FloatArray
-    throughput: FloatArray
+    step_s: FloatArray  # median
+    throughput: FloatArray  # median of all VMs together
     checkpointing: BoolArray
     micro_batch: FloatArray
     batch: FloatArray
     doubt_of: Callable[[], SpeedUncertainty] = field(repr=False)
+    parts: Parts = field(repr=False)  # by data sheets and published runs
     source: Source = Source.DERIVED
-    fitted_vms: int = 1
-    parts: Parts | None = field(default=None, repr=False)
-    measured: str = ""
+    fitted_vms: int = 1  # largest cluster that the source has seen
+    measured: str = ""  # where, when and how often
+    # which sizes were measured, or are near those
     covered: BoolArray | None = field(default=None, repr=False)
     software: str = field(default="", repr=False)
+    # what is uncertain about the measured size at an index
     warnings_of: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """The speed of the first size, with its 80 % interval."""
         found = self.interval
         speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
         if not self.fits[0]:
@@ -189,17 +159,14 @@ class TrainingSpeed(Answer):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs of all VMs of the first size."""
         return round(float(self.vms[0]) * self.machine.gpus)
 
     @cached_property
     def doubt(self) -> SpeedUncertainty:
-        """How far off the speeds may be."""
         return self.doubt_of()
 
     @property
     def sd(self) -> FloatArray:
-        """Standard deviation of the throughput's logarithm."""
         return self.doubt.sd
 
     @property
@@ -223,12 +190,10 @@ class TrainingSpeed(Answer):
 
     @property
     def interval(self) -> Interval:
-        """Throughput of the first size, 80 % interval."""
         return Interval.of_log(float(self.throughput[0]), float(self.sd[0]))
 
     @property
     def step_interval(self) -> Interval:
-        """Seconds of a step of the first size, 80 % interval."""
         return Interval.of_log(float(self.step_s[0]), float(self.sd[0]))
 
     @property
@@ -241,35 +206,26 @@ class TrainingSpeed(Answer):
 
     @property
     def mfu(self) -> float:
-        """Model FLOP utilization of the first size (PaLM, appendix B).
-
-        Useful operations over the GPUs' peak.
-        """
+        """Model FLOP utilization of the first size (PaLM, appendix B)."""
         samples = float(self.throughput[0]) / self.workload.model.units_per_sample
-        peak = self.machine.accelerator.peak_flops(self.precision)
-        flops = samples * self.workload.useful_flop()
+        peak = self.machine.accelerator.peak_tflops[self.precision.value] * 1e12
+        flops = samples * self.workload.flop_of_step(checkpointing=False)
         return flops / (float(self.vms[0]) * self.machine.gpus * peak)
 
     def waits(self, place: int) -> bool:
-        """Whether GPUs may wait for their samples at ``vms[place]``."""
         reading = self.doubt.named.get(READING)
         return reading is not None and bool(reading[place] >= READING_SD / 2)
 
     def too_many(self, vms: int) -> str:
-        """That a step of so many VMs has more samples than are known to train well, in words."""
-        unit = self.workload.model.unit
         each = self.workload.model.units_per_sample
-        step, most = (
-            n * each
-            for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples)
-        )
+        step = self.workload.batch * vms * self.machine.gpus * each
+        most = self.workload.proven_samples * each
         return (
-            f"a step has {step:,.0f} {unit}, and up to {most:,.0f} were shown to train as well"
-            " as few"
+            f"a step has {step:,.0f} {self.workload.model.unit}, and up to {most:,.0f} were shown"
+            " to train as well as few"
         )
 
     def doubts(self, place: int) -> Iterator[str]:
-        """Warnings about the speed at ``vms[place]``, the most important first."""
         model = self.workload.model
         vms = int(self.vms[place])
         predicted = self.warnings_of is None
@@ -313,7 +269,6 @@ class TrainingSpeed(Answer):
             yield f"{PLAIN}; Hugging Face Transformers and PEFT are slower: --software transformers"
 
     def network_doubts(self, place: int, why: str = "") -> Iterator[str]:
-        """How the network between ``vms[place]`` is known, and ``why`` by that."""
         vms = int(self.vms[place])
         if vms > self.trusted_vms:
             kind = f"{self.machine.gpus:g} x {self.machine.accelerator.name}"
@@ -377,23 +332,16 @@ def timing_of(
 
 @dataclass(frozen=True)
 class InputStall:
-    """Steps that may wait for input, read during the step before; arrays of shape (sizes,).
-
-    ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing
-    read.
-    ``probability``: that reading takes longer than computing.
-    """
+    """Steps that may wait for input, read during the step before; arrays of shape (sizes,)."""
 
     step_s: FloatArray
-    sd: FloatArray
-    computed_sd: FloatArray
-    probability: FloatArray
+    sd: FloatArray  # of log(step_s)
+    computed_sd: FloatArray  # were nothing read
+    probability: FloatArray  # that reading takes longer than computing
 
 
 def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> InputStall:
-    """The longer of two times of which neither is known exactly.
-
-    ``sd``: of the logarithm of ``computed_s``.
+    """The longer of two times of which neither is known exactly; ``sd``: of ``log(computed_s)``.
 
     By the first two moments of the maximum of two normal variables (Clark 1961), here of
     logarithms. Where nothing is read (0 s) only computing counts.
@@ -418,10 +366,8 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> In
 class StepTimeSpeedup(SpeedupCurve):
     """S(n) of a type for one workload: throughput of n VMs over that of one.
 
-    Attributes:
-        speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs.
-        unit: units a second of one VM; where sharding makes several VMs faster than that many
-            single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
+    ``known``: on 1, 2 ... VMs. ``unit``: units a second of one VM; where sharding makes several VMs
+    faster than that many single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
     """
 
     kind: ClassVar[str] = STEP_TIME
@@ -431,14 +377,12 @@ class StepTimeSpeedup(SpeedupCurve):
 
     @property
     def needs(self) -> str:
-        """What the workload needs where it fits on no number of these VMs; else empty."""
         return self.known.needs
 
     @classmethod
     def of(
         cls, known: TrainingSpeed, speed_of: Callable[[FloatArray], TrainingSpeed]
     ) -> StepTimeSpeedup:
-        """The curve of a type, given its speeds on 1, 2 ... VMs and how to get others."""
         share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
         return cls(
             speed_of,
@@ -449,7 +393,6 @@ class StepTimeSpeedup(SpeedupCurve):
         )
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """Throughput over the unit; 0 where the workload does not fit."""
         sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
         if np.array_equal(sizes, self.known.vms):
             found = self.known
@@ -458,7 +401,6 @@ class StepTimeSpeedup(SpeedupCurve):
         return (found.throughput * found.fits / self.unit).reshape(np.shape(n))
 
     def doubt(self, n: FloatArray) -> SpeedUncertainty:
-        """The doubt in the speeds of n VMs."""
         rows = np.searchsorted(self.known.vms, n)
         if np.array_equal(self.known.vms.take(rows, mode="clip"), n):
             return self.known.doubt.at(rows)

@@ -1,6 +1,6 @@
 """How long one step of data-parallel training takes: the step-time law.
 
-Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and their synchronisation,
+Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and their synchronization,
 which overlap::
 
     T = (T_grad^g + T_sync^g)^(1/g)                      g = 1: in turn; g -> infinity: the longer
@@ -12,7 +12,7 @@ which overlap::
 
 ``d`` is ours; in Pollux it is 0. A step ends with its slowest GPU, so T_grad itself grows with K:
 on four to eight g4dn.12xlarge a batch of 200 takes 5 to 18 % longer than on one GPU although
-synchronisation is hidden (published rows of ``data/performance``). Fitted on up to four VMs it
+synchronization is hidden (published rows of ``data/performance``). Fitted on up to four VMs it
 takes the error of the speed-up of eight from 8 % to 3 %.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,7 @@ from deepvm.core.training.roofline import joined
 from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
 
-FEWEST = 4
-"""Rows that a fit needs, of at least two sizes or batches."""
+FEWEST = 4  # Rows that a fit needs, of at least two sizes or batches
 ENOUGH = f"at least {FEWEST} measured steps, of at least two clusters or batches"
 _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
 _MOST_OVERLAP = 10.0
@@ -86,15 +86,12 @@ class StepTimeLaw:
         return np.where(gpus <= 1, 0.0, np.where(nodes > 1, network, local))
 
     def step_s(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
-        """T in seconds."""
         return joined(self.grad_s(gpus, batch), self.sync_s(nodes, gpus), self.overlap)
 
     def throughput(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
-        """Samples a second of all GPUs."""
         return gpus * batch / self.step_s(nodes, gpus, batch)
 
     def slower(self, factor: float) -> StepTimeLaw:
-        """The law with all times multiplied by a factor."""
         shape = {"overlap": self.overlap, "straggling": self.straggling}
         times = {name: value * factor for name, value in asdict(self).items()}
         return StepTimeLaw(**(times | shape))
@@ -110,12 +107,10 @@ class Steps:
     step_s: FloatArray
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self.step_s)
 
     @property
     def kinds(self) -> int:
-        """How many different clusters and batches."""
         return len(
             {*zip(self.nodes.tolist(), self.gpus.tolist(), self.batch.tolist(), strict=True)}
         )
@@ -128,38 +123,27 @@ class Steps:
         return self.at(order[np.linspace(0, len(order) - 1, most).astype(int)])
 
     def at(self, rows: IntArray | BoolArray) -> Steps:
-        """Some of the steps, by their numbers or a mask."""
         return Steps(self.nodes[rows], self.gpus[rows], self.batch[rows], self.step_s[rows])
 
 
 @dataclass(frozen=True)
 class MeasuredRange:
-    """What a law was fitted to, which says how far it is to be believed.
+    """What a law was fitted to, which says how far it is to be believed."""
 
-    Attributes:
-        nodes: measured numbers of VMs, ascending. scatter: robust standard deviation of log T
-            around the law, at each.
-        gpus: fewest and most GPUs of a cluster. batch: smallest and largest on each GPU.
-        batches: how many different ones. most_per_vm: GPUs of a VM. local_gpus: different numbers
-            of GPUs, above 1, that one VM alone was measured with, ascending.
-    """
-
-    nodes: tuple[int, ...]
-    scatter: tuple[float, ...]
-    gpus: tuple[int, int]
-    batch: tuple[float, float]
-    batches: int
+    nodes: tuple[int, ...]  # measured numbers of VMs, ascending
+    scatter: tuple[float, ...]  # robust deviation of log T around the law, at each
+    gpus: tuple[int, int]  # fewest and most of a cluster
+    batch: tuple[float, float]  # smallest and largest on each GPU
+    batches: int  # how many different ones
     most_per_vm: int
-    local_gpus: tuple[int, ...]
+    local_gpus: tuple[int, ...]  # numbers above 1 of single VMs
 
     @property
     def local(self) -> bool:
-        """Whether one VM was measured with several GPUs."""
         return bool(self.local_gpus)
 
     @property
     def several(self) -> int:
-        """How many different numbers of VMs above 1 were measured."""
         return sum(count > 1 for count in self.nodes)
 
     def most_on_each(self, nodes: FloatArray) -> FloatArray:
@@ -169,7 +153,6 @@ class MeasuredRange:
         )
 
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
-        """Standard deviation of log T at clusters and batches, arrays of one shape."""
         near = np.interp(np.log(nodes), np.log(self.nodes), self.scatter)
         size = np.maximum(
             _outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus)
@@ -190,26 +173,19 @@ def _outside(value: FloatArray, low: float, high: float) -> FloatArray:
 
 @dataclass(frozen=True)
 class StepTimeFit:
-    """A law fitted to measured steps.
-
-    ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the
-    logarithm of a measured step around the law, a sixth of which or more is due to the run and not
-    to the law. ``measured``: where the law holds.
-    """
+    """A law fitted to measured steps."""
 
     law: StepTimeLaw
-    error: float
-    sd: float
+    error: float  # median absolute relative one
+    sd: float  # robust, of log(step) around the law
     measured: MeasuredRange
 
     def predict(self, nodes: int, gpus: int, batch: float) -> Interval:
-        """Seconds of a step, 80 % interval; see :meth:`MeasuredRange.deviation`."""
         at = [np.array([float(value)]) for value in (nodes, gpus, batch)]
         sd = self.measured.deviation(*at)
         return Interval.of_log(float(self.law.step_s(*at)[0]), float(sd[0]))
 
     def as_document(self) -> dict[str, Any]:
-        """The fit as JSON has it; :meth:`of_document` reads it."""
         measured = self.measured
         return {
             "law": asdict(self.law),
@@ -222,7 +198,6 @@ class StepTimeFit:
 
     @classmethod
     def of_document(cls, raw: Mapping[str, Any]) -> StepTimeFit:
-        """The fit of an object; raises an error of Python's own for one that is none."""
         own = raw["measured"]
         lists = {
             name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")
@@ -239,8 +214,7 @@ def fit_steps(steps: Steps) -> StepTimeFit:
     """Fit the law: robust least squares of log T, from several starts.
 
     Parts that nothing was measured of are 0: a file of single VMs says nothing about the network.
-    Raises a RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches
-    differ.
+    Raises a RequestError for too little of it (:data:`ENOUGH`).
     """
     kinds = steps.kinds
     if len(steps) < FEWEST or kinds < 2:
@@ -255,9 +229,8 @@ def fit_steps(steps: Steps) -> StepTimeFit:
 def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
     """The deviation that covers 80 % of |residuals|, shrunk to ``usual`` if kinds are few.
 
-    1.4826 x the median absolute deviation would be that of a normal distribution; tails are heavier
-    here, and the 80 % interval is what is promised. ``freedom``: kinds less parameters; as many
-    hide what the law cannot describe.
+    Tails are heavier than normal, and the 80 % interval is promised. ``freedom``: kinds less
+    parameters.
     """
     free = max(freedom, 1)
     own = float(np.quantile(off, 0.8)) / Z80 * np.sqrt(kinds / free)
@@ -265,22 +238,21 @@ def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
 
 
 def _measured(steps: Steps, off: FloatArray, sd: float) -> MeasuredRange:
-    counts = np.unique(steps.nodes)
+    counts = np.unique(steps.nodes).astype(int).tolist()
     scatter = []
     for count in counts:
         own = steps.nodes == count
         kinds = steps.at(own).kinds
         scatter.append(_spread(off[own], kinds, kinds, sd))
+    local = np.unique(steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)])
     return MeasuredRange(
-        nodes=tuple(int(count) for count in counts),
+        nodes=tuple(counts),
         scatter=tuple(scatter),
         gpus=(int(steps.gpus.min()), int(steps.gpus.max())),
         batch=(float(steps.batch.min()), float(steps.batch.max())),
         batches=len(np.unique(steps.batch)),
         most_per_vm=int(np.ceil(steps.gpus / steps.nodes).max()),
-        local_gpus=tuple(
-            int(count) for count in np.unique(steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)])
-        ),
+        local_gpus=tuple(local.astype(int).tolist()),
     )
 
 
@@ -291,13 +263,10 @@ def _fitted(steps: Steps) -> StepTimeLaw:
     scaled = Steps(steps.nodes, steps.gpus, steps.batch / sample, steps.step_s / second)
     used = _used(steps)
     few = scaled.thinned(_SCREENED)
-    found = sorted(
-        (_search(few, start, used) for start in _starts(scaled)), key=lambda pair: pair[0]
-    )
+    by_cost = itemgetter(0)
+    found = sorted((_search(few, start, used) for start in _starts(scaled)), key=by_cost)
     if len(few) < len(steps):
-        found = sorted(
-            (_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0]
-        )
+        found = sorted((_search(scaled, values, used) for _, values in found[:2]), key=by_cost)
     law = _law(found[0][1], used).slower(second)
     law = replace(law, grad_per_sample=law.grad_per_sample / sample)
     return StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
@@ -326,29 +295,23 @@ def _starts(steps: Steps) -> list[FloatArray]:
 
 
 def _used(steps: Steps) -> BoolArray:
-    """Which of the eight parameters the steps say something about.
-
-    Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it
-    anywhere.
-    """
+    """Which of the eight parameters the steps say something about."""
     of_several = steps.gpus[steps.nodes > 1]
     of_one = steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)]
     several = len(of_several) > 0
     local = len(of_one) > 0
-    more = [bool((own > 2).any()) for own in (of_one, of_several)]
-    return np.array(
-        [True, True, local, more[0], several, more[1], local or several, local or several]
-    )
+    # Two GPUs say nothing of each GPU more: its time is multiplied by 0
+    more, further = (bool((own > 2).any()) for own in (of_one, of_several))
+    both = [local or several] * 2
+    return np.array([True, True, local, more, several, further, *both])
 
 
 def _law(values: FloatArray, used: BoolArray) -> StepTimeLaw:
-    """The law of all eight values, without the parts that are not used."""
     times = np.where(used[:6], np.exp(values[:6]), 0.0).tolist()
     return StepTimeLaw(*times, *np.where(used[6:], values[6:], [1.0, 0.0]).tolist())
 
 
 def _search(steps: Steps, start: FloatArray, used: BoolArray) -> tuple[float, FloatArray]:
-    """The cost of the best law near a start, and its values."""
     from scipy.optimize import least_squares  # slow to import, and only fits need it
 
     low = np.array([*([-_WIDEST] * 6), 1.0, 0.0])

@@ -1,7 +1,5 @@
 """What is trained: a model, how it is spread over GPUs, the batch, and the amount of work."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,25 +9,21 @@ import numpy as np
 from deepvm.core.arrays import FloatArray
 from deepvm.errors import RequestError
 
-FAMILIES = ("transformer", "convolution", "diffusion")
-"""Kinds of models that use GPUs alike."""
+FAMILIES = ("transformer", "convolution", "diffusion")  # Kinds of models that use GPUs alike
 
+# Hidden size over layers of GPT-3 13B, Llama and their like (Brown et al. 2020, Table 2.1).
 _WIDTH_OVER_DEPTH = 128
-"""Hidden size over layers of GPT-3 13B, Llama and their like (Brown et al. 2020, Table 2.1)."""
+# Bytes that a transformer layer keeps per token and hidden unit, in 16 bits, with fused attention
+# (Korthikanti et al. 2022, eq. 2 without the term of the attention matrix).
 _ACTIVATION_BYTES = 34
-"""Bytes that a transformer layer keeps per token and hidden unit, in 16 bits, with fused attention
-(Korthikanti et al. 2022, eq. 2 without the term of the attention matrix).
-"""
+# The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: what PyTorch takes for Llamas of
+# 1, 3 and 8 billion parameters in Transformers (scripts/measure_transformers.py)
 _GATED_BYTES = 52
-"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: what PyTorch takes for Llamas of
-1, 3 and 8 billion parameters in Transformers (scripts/measure_transformers.py).
-"""
+# Bytes per token and word of the vocabulary: logits in 16 bits, a copy and gradient in 32
 _LOGIT_BYTES = 10
-"""Bytes per token and word of the vocabulary: logits in 16 bits, a copy and gradient in 32."""
+# How often each kept byte passes the GPU's memory: written, read by what follows, read again in the
+# backward pass, and its gradient; of logits gradients are kept already
 _MOVED, _LOGITS_MOVED = 4, 3
-"""How often each kept byte passes the GPU's memory: written, read by what follows, read again in
-the backward pass, and its gradient; of logits gradients are kept already.
-"""
 
 
 @dataclass(frozen=True)
@@ -50,11 +44,10 @@ class Transformer:
 
     @property
     def logit_bytes(self) -> float:
-        """What the loss keeps of a token, bytes."""
         return float(_LOGIT_BYTES * self.vocabulary)
 
     @classmethod
-    def of_size(cls, parameters: float) -> Transformer:
+    def of_size(cls, parameters: float) -> "Transformer":
         """The usual shape for so many parameters, P = 12 layers x hidden^2."""
         layers = max(2, round((parameters / (12 * _WIDTH_OVER_DEPTH**2)) ** (1 / 3)))
         hidden = max(64, round((parameters / (12 * layers)) ** 0.5 / 64) * 64)
@@ -63,44 +56,24 @@ class Transformer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and one sample of what it is trained on.
-
-    Attributes:
-        family: one of :data:`FAMILIES`. unit: what throughput is counted in, ``tokens``, ``images``
-            or ``samples``.
-        sequence: tokens of a sample; 1 where samples are not sequences.
-        forward_flop: operations of one sample's forward pass; None for a transformer, where they
-            follow from its shape and the sequence.
-        activation_bytes: what the backward pass of one sample needs of the forward pass, in 16
-            bits; None as above.
-        traffic_bytes: what a training step reads and writes of the GPU's memory for one sample, in
-            16 bits; 0 for a transformer, where it follows from its shape, and where the operations
-            decide.
-        reads_per_vcpu: samples a second that one vCPU reads, decodes and prepares; None where that
-            is no limit.
-        batch: samples on each GPU unless the user says.
-        positions: tokens of its longest sample; 0 where any number will do.
-        pixels: height and width of its images; 0 where that is not known, or samples are no images.
-        source: of these figures, in words.
-    """
+    """A model, and one sample of what it is trained on."""
 
     name: str
-    family: str
+    family: str  # one of FAMILIES
     parameters: float
-    unit: str
-    sequence: int = 1
+    unit: str  # of throughput: tokens, images or samples
+    sequence: int = 1  # tokens of a sample; 1 where samples are not sequences
     transformer: Transformer | None = None
-    forward_flop: float | None = None
-    activation_bytes: float | None = None
-    traffic_bytes: float = 0.0
-    reads_per_vcpu: float | None = None
-    batch: int = 1
-    positions: int = 0
-    pixels: int = 0
+    forward_flop: float | None = None  # of one sample; None: by the shape
+    activation_bytes: float | None = None  # that a sample's backward pass needs, in 16 bits
+    traffic_bytes: float = 0.0  # that a step moves for a sample; 0: the operations decide
+    reads_per_vcpu: float | None = None  # samples/s that one vCPU prepares; None: no limit
+    batch: int = 1  # samples on each GPU unless the user says
+    positions: int = 0  # tokens of its longest sample; 0 for any
+    pixels: int = 0  # height and width of its images
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for figures that cannot be true."""
         if self.family not in FAMILIES:
             raise RequestError("family", self.family, " or ".join(FAMILIES))
         if self.transformer is None and (
@@ -110,11 +83,8 @@ class Model:
                 "forward_flop", self.forward_flop, "operations and activation_bytes of one sample"
             )
 
-    def with_sequence(self, sequence: int) -> Model:
-        """The model trained on sequences of another length.
-
-        Raises a RequestError if its samples are no sequences.
-        """
+    def with_sequence(self, sequence: int) -> "Model":
+        """The model trained on sequences of another length. Raises a RequestError."""
         if self.unit != "tokens" and self.sequence == 1:
             raise RequestError(
                 "seq",
@@ -135,7 +105,6 @@ class Model:
 
     @property
     def units_per_sample(self) -> int:
-        """Tokens of a sample where tokens are counted, else 1."""
         if self.unit == "tokens":
             return self.sequence
         return 1
@@ -144,8 +113,7 @@ class Model:
     def flop(self) -> float:
         """Operations of a forward pass: 2 P per token, 4 layers x hidden x sequence (attention).
 
-        Backward takes twice that; together 6 P a token and the attention term, as PaLM's MFU counts
-        (Chowdhery et al. 2022, appendix B).
+        Backward takes twice that, as PaLM's MFU counts (Chowdhery et al. 2022, appendix B).
         """
         if self.transformer is None:
             assert self.forward_flop is not None
@@ -153,14 +121,6 @@ class Model:
         shape = self.transformer
         s = self.sequence
         return s * (2.0 * self.parameters + 4.0 * shape.layers * shape.hidden * s)
-
-    @property
-    def moved_bytes(self) -> float:
-        """Bytes (16-bit) that a step moves per sample; transformers: without matrix products."""
-        shape = self.transformer
-        if shape is None or self.traffic_bytes:
-            return self.traffic_bytes
-        return self.sequence * (_MOVED * shape.layer_bytes + _LOGITS_MOVED * shape.logit_bytes)
 
     def kept_bytes(self, *, checkpointing: bool, full_precision: bool) -> float:
         """Bytes of activations kept for backward (checkpointing: layer inputs and one layer)."""
@@ -209,52 +169,39 @@ class Scaling(str, Enum):
     STRONG = "strong"  # the batch of all GPUs together
 
 
+# Weights, gradients and Adam's two moments in 32 bits (ZeRO, Rajbhandari 2020, section 3.1)
 STATE_BYTES = 16
-"""Weights, gradients and Adam's two moments in 32 bits (ZeRO, Rajbhandari 2020, section 3.1)."""
-SAVED_BYTES = 12
-"""Of a parameter in a checkpoint: the weights and Adam's moments in 32 bits."""
+SAVED_BYTES = 12  # Of a parameter in a checkpoint: the weights and Adam's moments in 32 bits
 LORA_RANK = 16
+# Parameters of adapters on all linear layers, over rank / hidden size of the model's: 0.5 % of
+# Llama-3 8B (42 M of rank 16), 0.26 % of 70B
 _LORA_LAYERS = 4 / 3
-"""Parameters of adapters on all linear layers, over rank / hidden size of the model's: 0.5 % of
-Llama-3 8B (42 M of rank 16), 0.26 % of 70B.
-"""
+# Moved per layer, token and hidden unit by adapters on all linear layers: their output is written,
+# scaled and added to the layer's, about 10 hidden sizes wide, forward and backward
 _ADAPTER_BYTES = 250
-"""Moved per layer, token and hidden unit by adapters on all linear layers: their output is written,
-scaled and added to the layer's, about 10 hidden sizes wide, forward and backward.
-"""
-FROZEN_BYTES = 2
-"""Of a weight that is not trained."""
+FROZEN_BYTES = 2  # Of a weight that is not trained
+# Images of a step up to which ResNet-50 trains as well as with few (Goyal et al. 2017, 5.1).
 PROVEN_IMAGES = 8192
-"""Images of a step up to which ResNet-50 trains as well as with few (Goyal et al. 2017, 5.1)."""
+# Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4
+# million from 7 B on (Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the
+# parameters.
 _PROVEN_TOKENS, _PROVEN_PARAMETERS, _MOST_TOKENS = 2**19, 1.25e8, 2**22
-"""Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4
-million from 7 B on (Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the
-parameters.
-"""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained.
-
-    Attributes:
-        batch: samples of a step on each GPU, with strong scaling of all GPUs together.
-        checkpointing: activation checkpointing; None: for large language models that are sharded,
-            and else where the batch does not fit without it.
-        samples: how many samples the job trains on in all, None if unknown.
-    """
+    """What is trained."""
 
     model: Model
     method: Method = Method.DDP
     precision: Precision = Precision.AUTO
-    batch: float = 1
+    batch: float = 1  # of a step on each GPU, with strong scaling of all together
     scaling: Scaling = Scaling.WEAK
-    checkpointing: bool | None = None
-    samples: float | None = None
+    checkpointing: bool | None = None  # of activations; None: where it is usual or needed
+    samples: float | None = None  # of the job in all, None if unknown
 
     @property
     def trained(self) -> float:
-        """Parameters that are trained."""
         shape = self.model.transformer
         if self.method is not Method.LORA or shape is None:
             return self.model.parameters
@@ -262,7 +209,6 @@ class Workload:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of weights, gradients and optimizer of the whole model, over all GPUs."""
         frozen = 0.0
         if self.method is Method.LORA:
             frozen = FROZEN_BYTES * self.model.parameters
@@ -270,15 +216,11 @@ class Workload:
 
     @property
     def saved_bytes(self) -> int:
-        """Size of one checkpoint."""
         return math.ceil(SAVED_BYTES * self.trained)
 
     @property
     def proven_samples(self) -> float:
-        """The most samples of a step known to train as well as few; infinite if unknown.
-
-        Infinite, too, with strong scaling, where the user says how many they are.
-        """
+        """The most samples of a step known to train as well as few, if not the user's choice."""
         if (
             self.scaling is Scaling.STRONG
             or self.model.family == "diffusion"
@@ -292,7 +234,6 @@ class Workload:
 
     @property
     def units(self) -> str:
-        """Of the throughput: ``tokens/s``."""
         return f"{self.model.unit}/s"
 
     def flop_of_step(self, *, checkpointing: bool) -> float:
@@ -302,29 +243,26 @@ class Workload:
 
     @property
     def moved_bytes(self) -> float:
-        """As :attr:`Model.moved_bytes`, plus what adapters add to outputs of linear layers."""
-        shape = self.model.transformer
-        moved = self.model.moved_bytes
-        if self.method is not Method.LORA or shape is None:
-            return moved
-        return moved + _ADAPTER_BYTES * shape.layers * shape.hidden * self.model.sequence
-
-    def useful_flop(self) -> float:
-        """As :meth:`flop_of_step` without what is done twice: what MFU counts."""
-        return self.flop_of_step(checkpointing=False)
+        """Bytes (16-bit) that a step moves per sample; transformers: without matrix products."""
+        model = self.model
+        shape = model.transformer
+        moved = model.traffic_bytes
+        if shape is not None and not moved:
+            each = _MOVED * shape.layer_bytes + _LOGITS_MOVED * shape.logit_bytes
+            moved = model.sequence * each
+        if self.method is Method.LORA and shape is not None:  # outputs of linear layers
+            moved += _ADAPTER_BYTES * shape.layers * shape.hidden * model.sequence
+        return moved
 
     def batch_on(self, gpus: int) -> float:
-        """Samples of a step on each of ``gpus`` GPUs."""
         if self.scaling is Scaling.STRONG:
             return self.batch / gpus
         return float(self.batch)
 
     def batch_in_all(self, gpus: int) -> float:
-        """Samples of a step on so many GPUs together."""
         return self.batch_on(gpus) * gpus
 
     def samples_of_step(self, gpus: FloatArray) -> FloatArray:
-        """Samples of a step on all of so many GPUs together."""
         if self.scaling is Scaling.STRONG:
             return np.full(gpus.shape, float(self.batch))
         return gpus * self.batch
@@ -343,5 +281,4 @@ class Workload:
         return ", ".join([*parts, f"batch {self.batch:.10g} {batch}"])
 
     def __str__(self) -> str:
-        precision = self.precision.value
-        return self.in_words("" if self.precision is Precision.AUTO else precision)
+        return self.in_words(self.precision.value.replace("auto", ""))

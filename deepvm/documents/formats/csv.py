@@ -1,7 +1,5 @@
 """CSV with lines ``# key: value`` above the header, as spreadsheets save it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -17,10 +15,7 @@ _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 
 @dataclass
 class Table:
-    """The parts of a file, each with its line; names of columns in lower case.
-
-    ``issues``: rows that do not fit the header, which are left out.
-    """
+    """The parts of a file, each with its line; names of columns in lower case."""
 
     above: list[tuple[int, str, str]] = field(default_factory=list)
     line: int = 1
@@ -30,10 +25,7 @@ class Table:
 
 
 def load_table(text: str) -> Table:
-    """Read CSV; cells have no blanks at their ends, empty rows are left out.
-
-    Raises FileSyntaxError: not CSV, separated by other characters, or a column is there twice.
-    """
+    """Read CSV; cells have no blanks at their ends, empty rows are left out."""
     table = Table()
     lines = io.StringIO(text, newline="").readlines()
     skipped = 0
@@ -63,7 +55,6 @@ def load_table(text: str) -> Table:
 
 
 def _unquoted(line: str) -> str:
-    """A comment line; spreadsheets fill it with commas, or put it into quotes."""
     if not line.startswith('"'):
         return line.rstrip(", \t\r\n")
     try:

@@ -1,7 +1,5 @@
 """JSON with exact decimals in, readable text out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,12 +12,9 @@ _WIDTH = 120
 
 
 def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
-    """Read JSON. NaN and infinities are left to validation.
-
-    ``number`` reads decimals: a float would change the last digits of prices.
-
-    Raises FileSyntaxError.
-    """
+    """Read JSON. NaN and infinities are left to validation."""
+    # ``number`` reads decimals: a float would change the last digits of prices. Raises
+    # FileSyntaxError.
     repeated = False
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +43,6 @@ def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
 
 
 def _as_yaml(text: str) -> Tree:
-    """The same text as YAML, which knows lines; without any where YAML is stricter."""
     from deepvm.documents.formats import yaml
 
     try:
@@ -59,10 +53,7 @@ def _as_yaml(text: str) -> Tree:
 
 
 def format_document(document: object) -> str:
-    """JSON with a newline at the end.
-
-    What fits into 120 columns stands on one line, the rest is indented.
-    """
+    """JSON with a newline at the end."""
     return _format(document, "") + "\n"
 
 

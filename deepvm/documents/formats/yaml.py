@@ -1,7 +1,5 @@
 """YAML, and so JSON, with the line of every key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml
@@ -10,8 +8,8 @@ from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
 from deepvm.errors import Issue
 
 MAX_CHARACTERS = 1_000_000
+# With aliases written out: a few lines of them can stand for billions
 MAX_VALUES, MAX_DEPTH = 20_000, 40
-"""With aliases written out: a few lines of them can stand for billions."""
 
 
 def load(text: str) -> Tree:
@@ -21,8 +19,9 @@ def load(text: str) -> Tree:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
+        line = text.count("\n", 0, getattr(error, "position", 0))
+        if mark := getattr(error, "problem_mark", None):
+            line = mark.line
         raise FileSyntaxError(f"not YAML: {_reason(error)}", line + 1) from None
     if root is None:
         raise FileSyntaxError("is empty")
@@ -44,8 +43,6 @@ def _reason(error: Exception) -> str:
 
 
 class _Reader:
-    """Nodes to plain data."""
-
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.issues: list[Issue] = []

@@ -1,7 +1,5 @@
 """A user's model, in a YAML or JSON file: the figures of a preset."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +7,7 @@ from deepvm.documents.formats import yaml
 from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
 
-_FAR = 4.0
-"""How many times more or fewer parameters than 12 layers hidden^2 a transformer may have."""
+_FAR = 4.0  # How many times more or fewer parameters than 12 layers hidden^2 a transformer may have
 
 
 def _rules(model: Mapping[str, Any]) -> Rules:
@@ -30,7 +27,7 @@ def _rules(model: Mapping[str, Any]) -> Rules:
             yield (
                 ("parameters",),
                 f"{parameters:g} (expected about {usual:.1e} with these layers and this"
-                " hidden size; mixtures of experts are not modelled)",
+                " hidden size; mixtures of experts are not modeled)",
             )
 
 

@@ -1,9 +1,4 @@
-"""Plans from the documents that ``deepvm recommend -o json`` writes.
-
-Unknown fields are ignored, because the documents grow.
-"""
-
-from __future__ import annotations
+"""Plans from the documents that ``deepvm recommend -o json`` writes."""
 
 import os
 from collections.abc import Mapping
@@ -19,9 +14,7 @@ from deepvm.documents.reader import FileFormat
 from deepvm.errors import CatalogFormatError, Issue, RequestError
 from deepvm.io.safe_read import decoded
 
-STANDARD_INPUT = "standard input"
-"""Name of a piped plan in errors."""
-
+STANDARD_INPUT = "standard input"  # Name of a piped plan in errors
 
 PLAN = FileFormat(
     model_of("plan_file.Document"),
@@ -30,12 +23,7 @@ PLAN = FileFormat(
 
 
 def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
-    """Read the configuration of this rank (1 is the best) from a file.
-
-    Raises:
-        CatalogFormatError: the file is missing, not valid, or holds no configuration.
-        RequestError: no configuration has this rank.
-    """
+    """Read the configuration of this rank (1 is the best) from a file."""
     return _plan(PLAN.read(path).model_dump(), os.fspath(path), rank)
 
 
@@ -63,7 +51,8 @@ def _plan(document: Mapping[str, Any], name: str, rank: int) -> Plan:
     problem = _contradiction(chosen)
     if problem:
         raise CatalogFormatError(name, [Issue(f"rank {rank}: {problem}")])
-    zones = sorted(chosen["gpu"]["zones"] or (), key=itemgetter("usd_per_hour", "zone"))
+    rows = sorted(chosen["gpu"]["zones"] or (), key=itemgetter("usd_per_hour", "zone"))
+    zones = tuple(ZonePrice(z["zone"], z["usd_per_hour"], z["zone_name"] or "") for z in rows)
     memory = None
     if nodes := chosen["memory"]:
         offered_in = tuple(nodes["zones"] or ())
@@ -78,12 +67,7 @@ def _plan(document: Mapping[str, Any], name: str, rank: int) -> Plan:
     return Plan(
         rank=rank,
         architecture=chosen["architecture"],
-        training=_vms(
-            chosen["gpu"],
-            zones=tuple(
-                ZonePrice(z["zone"], z["usd_per_hour"], z["zone_name"] or "") for z in zones
-            ),
-        ),
+        training=_vms(chosen["gpu"], zones=zones),
         memory=memory,
         usd_per_hour=chosen["usd_per_hour"],
         region=chosen["region"] or source["region"] or "",
@@ -103,7 +87,6 @@ def _plan(document: Mapping[str, Any], name: str, rank: int) -> Plan:
 
 
 def _vms(vms: Mapping[str, Any], **values: Any) -> PlannedVms:
-    """VMs with these values; what is null has its default."""
     known = {key: value for key, value in vms.items() if value is not None}
     if vms["reserved"]:
         known["reserved"] = vms["reserved"]["pool"]
@@ -112,15 +95,12 @@ def _vms(vms: Mapping[str, Any], **values: Any) -> PlannedVms:
     return PlannedVms(**known | values)
 
 
-def _contradiction(chosen: Mapping[str, Any]) -> str:
-    """Where counts and prices do not fit each other, as in a plan that was edited by hand."""
+def _contradiction(chosen: Mapping[str, Any]) -> str:  # a plan may be edited by hand
     gpu = chosen["gpu"]
     if gpu["count"] != gpu["spot_count"] + gpu["on_demand_count"]:
         return f"gpu.count {gpu['count']} is not spot_count + on_demand_count"
-    parts = [
-        (gpu["spot_count"], gpu["spot_usd_per_hour"]),
-        (gpu["on_demand_count"], gpu["on_demand_usd_per_hour"]),
-    ]
+    markets = ("spot", "on_demand")
+    parts = [(gpu[f"{market}_count"], gpu[f"{market}_usd_per_hour"]) for market in markets]
     if memory := chosen["memory"]:
         parts.append((memory["count"], memory["on_demand_usd_per_hour"]))
     prices = [count * price for count, price in parts if count and price is not None]
@@ -132,7 +112,6 @@ def _contradiction(chosen: Mapping[str, Any]) -> str:
 
 
 def _source_of(document: Mapping[str, Any], chosen: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the prices come from; each of several regions has its own source."""
     source: Mapping[str, Any] = document["source"]
     for region in document["regions"] or ():
         if (region["cloud"], region["region"]) == (chosen["cloud"], chosen["region"]):

@@ -1,15 +1,12 @@
 """Reserved VMs: reservations and capacity blocks, each with its price and its end."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from deepvm.core.cluster.commitments import ReservedPool
-from deepvm.documents.issues import repeats
 from deepvm.documents.models import by_values, model_of
-from deepvm.documents.reader import FileFormat, Rules
+from deepvm.documents.reader import FileFormat, Rules, repeats
 
 
 def _rules(document: Mapping[str, Any]) -> Rules:

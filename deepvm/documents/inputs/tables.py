@@ -1,9 +1,4 @@
-"""Measured tables as users edit and import them; profiling documents as far as they are used.
-
-``data/documents/tables.json`` declares them.
-"""
-
-from __future__ import annotations
+"""Measured tables as users edit and import them; profiling documents as far as they are used."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,20 +11,14 @@ from pydantic import BaseModel
 
 from deepvm.core.training.steptime import StepTimeFit
 from deepvm.documents.declared import properties
-from deepvm.documents.files import read_object
 from deepvm.documents.formats import json
-from deepvm.documents.issues import repeats
 from deepvm.documents.models import model_of
-from deepvm.documents.reader import FileFormat, Rules
-from deepvm.documents.tree import KeyPath
+from deepvm.documents.reader import FileFormat, Rules, repeats
+from deepvm.documents.tree import KeyPath, read_object
 
-_STEP = properties("tables._StepDocument")
 # Larger values are typing errors, such as milliseconds in a column of seconds
-MAX_STEP_S: float = _STEP["step_s"]["maximum"]
-MAX_GPUS: int = _STEP["gpus"]["maximum"]
-MAX_BATCH: float = _STEP["batch"]["maximum"]
-MIN_FLOPS = 1e6
-"""Of the slowest processor that trains."""
+MAX_STEP_S: float = properties("tables._StepDocument")["step_s"]["maximum"]
+MIN_FLOPS = 1e6  # Of the slowest processor that trains
 
 
 def _rules(tables: BaseModel) -> Rules:
@@ -56,7 +45,6 @@ def few_gpus(clusters: Iterable[tuple[int, int]], path: KeyPath) -> Rules:
 
 
 def _law_rules(law: Mapping[str, Any] | None, path: KeyPath) -> Rules:
-    """A fitted law predicts the smallest and the largest measured cluster."""
     if law is None:
         return
     try:
@@ -64,6 +52,8 @@ def _law_rules(law: Mapping[str, Any] | None, path: KeyPath) -> Rules:
         measured = fit.measured
         if min(astuple(fit.law)) < 0 or fit.law.overlap < 1:
             raise ValueError("no law")
+        if min(*measured.nodes, *measured.gpus, *measured.batch, measured.most_per_vm) <= 0:
+            raise ValueError("nothing was measured")
         for end in (0, -1):
             step = fit.predict(measured.nodes[end], measured.gpus[end], measured.batch[end])
             if not 0 < step.low <= step.high < math.inf:

@@ -1,46 +1,35 @@
-"""Backups of files that scripts save: uploaded in the background; only complete ones count.
+"""Backups of files that scripts save, in the background; rank 0's agent seals what is whole."""
 
-Whether other ranks save the same step is seen in the place for backups alone: the agent of rank 0
-waits until each has decided, and those that save have their parts there; then it seals the backup.
-"""
-
-from __future__ import annotations
-
+import json
 import logging
+import os
 import queue
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from deepvm.core.json_types import JsonObject
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
-from deepvm.io.agent_board import SaveReason, ScheduledSave
+from deepvm.io.agent_board import SOCKET, SaveReason, ScheduledSave
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.planned_saves import PlannedSaves
-from deepvm.jobs.storage.backup_store import (
-    KEEP,
-    Part,
-    PartStatus,
-    StoredBackup,
-    name_of,
-    staying,
-)
+from deepvm.jobs.storage import backup_store
+from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, PartStatus, StoredBackup
 from deepvm.jobs.storage.bucket_backups import BucketBackups
-from deepvm.jobs.storage.folder_backups import FolderBackups
 
+# Timeouts for a running backup after training ended, and for the other ranks' backups
 LAST_S = 1800.0
-"""Timeouts for a running backup after training ended, and for the other ranks' backups."""
 _LOOK_S = 0.02
 _SELDOM_S = 0.5
 
 log = logging.getLogger("deepvm.agent")
 
-BackupStore: TypeAlias = FolderBackups | BucketBackups
 _FORMS = "file:///folder or s3://bucket/prefix"
 Done = Callable[[int, str, float], None]
 _TROUBLE = (OSError, CheckpointError, DataError, MissingExtraError)
@@ -51,7 +40,7 @@ def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
     for tier in tiers:
         place = urlsplit(tier)
         if place.scheme.lower() == "file":
-            return FolderBackups(Path(unquote(place.path)), job)
+            return backup_store.FolderBackups(Path(unquote(place.path)), job)
         if place.scheme.lower() == "s3":
             return BucketBackups(place.netloc, place.path, job)
     return None
@@ -59,28 +48,20 @@ def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that is here: the step after which it was made, and its file or folder."""
+    """A file or folder that was fetched."""
 
-    step: int
+    step: int  # After which it was made
     path: Path
 
 
 @dataclass(frozen=True)
 class Others:
-    """The other ranks of a training, when one saves.
-
-    Attributes:
-        world: how many ranks there are, this one included.
-        went_on: whether all have decided by now to save this step or not, as the next one shows.
-        all_say: rather wait until each says so, because no next step will be done; until
-            ``limit_s``, on the wall, or until that is ``given_up``: a rank that has trained to its
-            end says nothing any more.
-    """
+    """The ranks of a training, when one saves."""
 
     world: int = 1
-    went_on: Callable[[], bool] = lambda: True
-    all_say: bool = False
-    limit_s: float | None = None
+    went_on: Callable[[], bool] = lambda: True  # whether all have decided
+    all_say: bool = False  # wait for each, until limit_s or given_up: no next step will be done
+    limit_s: float | None = None  # wall clock
     given_up: Callable[[], bool] = lambda: False
 
     @property
@@ -93,25 +74,23 @@ ALONE = Others()
 
 @dataclass(eq=False)
 class _Upload:
-    """A part on its way, until its backup is sealed; ``since_s``: when it was uploaded."""
-
     path: Path
     part: Part
     others: Others
     done: Done
     began_s: float = field(default_factory=time.monotonic)
-    since_s: float = 0.0
+    since_s: float = 0.0  # When it was uploaded; its backup is not sealed yet
     limit_s: float = 0.0
 
     def missing(self, statuses: Mapping[int, PartStatus]) -> list[int]:
-        """The ranks that have not decided, or whose parts are not whole yet."""
+        missing = _ranks(statuses, PartStatus.BEGUN)
         if self.others.waits_for_all:
-            undecided = set(range(self.others.world)) - statuses.keys()
-        else:
-            undecided = set()
-        return sorted(
-            undecided | {rank for rank, status in statuses.items() if status is PartStatus.BEGUN}
-        )
+            missing |= set(range(self.others.world)) - statuses.keys()
+        return sorted(missing)
+
+
+def _ranks(statuses: Mapping[int, PartStatus], *wanted: PartStatus) -> set[int]:
+    return {rank for rank, status in statuses.items() if status in wanted}
 
 
 class Backups:
@@ -125,17 +104,13 @@ class Backups:
         self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._waiting: list[_Upload] = []
+        # Parts that will not come, of which the other ranks do not know yet
         self._untold: list[Part] = []
-        """Parts that will not come, of which the other ranks do not know yet."""
-        self._left = 0
+        self.under_way = 0  # Uploads whose backups are not sealed yet
         self._lock = threading.Lock()
         self._late: set[Part] = set()
         self._failed: dict[int, str] = {}
         self._oldest = 0
-
-    @property
-    def under_way(self) -> int:
-        return self._left
 
     @property
     def failure(self) -> str:
@@ -144,14 +119,9 @@ class Backups:
             return next(iter(self._failed.values()), "")
 
     def forget(self, epoch: int) -> None:
-        """A generation begins: what older ones have started does not count any more."""
         with self._lock:
             self._oldest = epoch
             self._failed = {}
-
-    @classmethod
-    def at(cls, tiers: Sequence[str], job: str, here: Path, keep: int = KEEP) -> Backups:
-        return cls(open_backups(tiers, job), here, keep)
 
     def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> JsonObject:
         """Upload in the background; then call ``done`` with step, error or "", and seconds."""
@@ -171,7 +141,7 @@ class Backups:
                 self._put(part)
             return {"error": why}
         with self._lock:
-            self._left += 1
+            self.under_way += 1
         self._put(_Upload(path, part, others, done))
         return {}
 
@@ -183,7 +153,6 @@ class Backups:
         self._queue.put(item)
 
     def nothing(self, part: Part) -> None:
-        """Tell the other ranks that one here does not save this step."""
         try:
             if self._store is not None and part.rank:
                 self._store.set_status(part, PartStatus.NOTHING)
@@ -240,10 +209,7 @@ class Backups:
             raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has started")
 
     def _report_failure(self, part: Part) -> bool:
-        """Tell the other ranks that this one's part will not come.
-
-        Returns whether they can know.
-        """
+        """Whether the other ranks can know that this one's part will not come."""
         assert self._store is not None
         try:
             # If rank 0 has sealed it meanwhile it is sealed no more
@@ -255,7 +221,6 @@ class Backups:
         return True
 
     def _is_over(self, waiting: _Upload) -> bool:
-        """Seal a backup whose parts are all there, or give it up."""
         part = waiting.part
         others = waiting.others
         store = self._store
@@ -267,7 +232,7 @@ class Backups:
                 if not part.rank and not others.waits_for_all and not others.went_on():
                     return False
                 statuses = store.statuses(part)
-                failed = [rank for rank, status in statuses.items() if status is PartStatus.FAILED]
+                failed = sorted(_ranks(statuses, PartStatus.FAILED))
                 missing = waiting.missing(statuses)
                 if failed or (missing and time.time() > waiting.limit_s):
                     raise CheckpointError(
@@ -275,15 +240,12 @@ class Backups:
                     )
                 if missing:
                     return False
-                ranks = {rank for rank, status in statuses.items() if status is PartStatus.WHOLE}
+                ranks = _ranks(statuses, PartStatus.WHOLE)
                 store.seal(part, len(ranks))
-                if {
-                    r
-                    for r, status in store.statuses(part).items()
-                    if status in (PartStatus.WHOLE, PartStatus.BEGUN)
-                } != ranks:
+                statuses = store.statuses(part)
+                if _ranks(statuses, PartStatus.WHOLE, PartStatus.BEGUN) != ranks:
                     # One has started meanwhile
-                    store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)
+                    store.set_aside(StoredBackup(part.step, backup_store.name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
                     took_s = time.monotonic() - waiting.began_s
@@ -309,33 +271,24 @@ class Backups:
             self._late.discard(part)
         one.done(part.step, error, took_s)
         with self._lock:
-            self._left -= 1
+            self.under_way -= 1
 
     def _prune(self, part: Part) -> None:
         """Remove backups that newer ones replace; those after this step are of a run further on."""
         assert self._store is not None
         try:
             whole = self._store.whole()
-            stay = staying([k for k in whole if k.step <= part.step], self._keep)
+            stay = backup_store.staying([k for k in whole if k.step <= part.step], self._keep)
             for kept in whole:
                 if kept.step < part.step and kept.name not in stay:
                     point("backup.before-prune")
-                    self._store.remove(kept, part.epoch)
-            # Backups that still wait for parts stay
+                    self._store.remove(kept.name, part.epoch)
             self._store.sweep(min([part.step, *(w.part.step for w in self._waiting)]), part.epoch)
         except (OSError, CheckpointError, DataError) as error:
             log.warning("old backups stay: %s", error)
 
     def latest(self, rank: int, epoch: int) -> Backup | None:
-        """Fetch a rank's part of the newest backup, or that of rank 0 where no other has saved.
-
-        All ranks continue from one step: what all of them find damaged is skipped by all; where
-        each has a part of its own, a damaged one ends the training, and the next start finds an
-        older backup.
-
-        Raises CheckpointError: all are damaged, a part is, or it is unknown whether there are
-        any.
-        """
+        """A rank's part of the newest backup, else rank 0's alone. Raises CheckpointError."""
         store = self._store
         if store is None:
             return None
@@ -365,14 +318,12 @@ class Backups:
 
 
 class TrainerRequests:
-    """Answers to trainers, by their ``kind``, with a controller or without."""
+    """Answers to trainers, with a controller or without."""
 
     _backups: Backups
     _plan: PlannedSaves
-    _running = 0
-    """The generation of the trainers here."""
-    _base = 0
-    """Steps that a script had done when its backup was made: it counts from 0 again."""
+    _running = 0  # The generation of the trainers here
+    _base = 0  # Steps that a script had done when its backup was made: it counts from 0 again
 
     def _answer(self, message: JsonObject) -> JsonObject:
         match message.get("ask") or message.get("tell"):
@@ -383,7 +334,9 @@ class TrainerRequests:
             case "lasts":
                 self._durable_reported(message)
             case "schedule":
-                return self._schedule(message)
+                reason, limit_ms, request = message["save"]
+                save = ScheduledSave(SaveReason(reason), int(limit_ms), int(request))
+                return self._schedule(int(message["step"]), save, peers=bool(message.get("peers")))
             case "backup":
                 return self._back_up(message)
             case "nothing":
@@ -394,19 +347,36 @@ class TrainerRequests:
                 return {"error": f"there is no message {kind!r}"}
         return {}
 
-    def _schedule(self, message: JsonObject) -> JsonObject:
-        """Have trainers save at the end of a step."""
+    def _save_reported(self, message: JsonObject) -> None:
+        reason = SaveReason(message["save"][0])
+        if message.get("error"):
+            self._plan.record_failure()
+            self._report_unsaved(reason, message["error"])
+            return
+        save: JsonDict = {
+            "reason": reason,
+            "version": int(message["version"]),
+            "stall_s": float(message["stall_s"]),
+            "took_s": float(message["took_s"]),
+            "lasts": bool(message.get("lasts", True)),  # backups of scripts are durable
+            "pending": bool(message.get("pending", False)),
+        }
+        self._plan.record_save(save["version"] - self._base, save["stall_s"], save["took_s"])
+        self._report_safe(save)
+
+    def _schedule(self, step: int, save: ScheduledSave, *, peers: bool) -> JsonObject:
         raise NotImplementedError
 
-    def _save_reported(self, message: JsonObject) -> None:
-        """A checkpoint is safe, or will not come."""
+    def _report_unsaved(self, reason: SaveReason, why: str) -> None:
         raise NotImplementedError
+
+    def _report_safe(self, save: JsonDict) -> None:
+        """A checkpoint is safe."""
 
     def _durable_reported(self, message: JsonObject) -> None:
         """A checkpoint that was safe before is durable, or will not be."""
 
     def _has_gone_on(self, local_rank: int, step: int) -> bool:
-        """Whether a trainer has done a later step, or ended well."""
         raise NotImplementedError
 
     def _is_given_up(self) -> bool:
@@ -414,7 +384,6 @@ class TrainerRequests:
         return False
 
     def _back_up(self, message: JsonObject) -> JsonObject:
-        """Start a backup of what one rank has saved."""
         save = ScheduledSave(*message["save"])
         reason = SaveReason(save.reason)
         generation = self._running
@@ -446,3 +415,50 @@ class TrainerRequests:
         if found is None:
             return {}
         return {"path": str(found.path), "step": found.step}
+
+
+_LONGEST = 1_000_000
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: "TrainerSocket"
+
+    def handle(self) -> None:
+        with suppress(OSError):  # a trainer that was killed
+            for line in iter(lambda: self.rfile.readline(_LONGEST), b""):
+                try:
+                    message = json.loads(line)
+                    found: JsonObject = {"error": "not an object"}
+                    if isinstance(message, dict):
+                        found = self.server.answer(message)
+                except ValueError:
+                    found = {"error": "not JSON"}
+                except Exception as error:
+                    # One trainer's message must not end the others' connection
+                    log.exception("a trainer's message failed")
+                    found = {"error": f"{type(error).__name__}: {error}"}
+                self.wfile.write(json.dumps(found).encode() + b"\n")
+
+
+class TrainerSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Listens in the agent's folder; ``answer`` is called in threads."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, folder: Path, answer: Callable[[JsonObject], JsonObject]) -> None:
+        path = folder / SOCKET
+        path.unlink(missing_ok=True)
+        # The name of a Unix socket has at most 107 bytes: go by the open folder.
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            super().__init__(f"/proc/self/fd/{opened}/{SOCKET}", _Handler)
+        finally:
+            os.close(opened)
+        path.chmod(0o600)
+        self.answer = answer
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()

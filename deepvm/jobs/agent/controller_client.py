@@ -1,7 +1,5 @@
 """The agent's connection to the controller: the agent asks; nothing connects to an agent."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging
@@ -19,14 +17,13 @@ from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S = 0.2
 _MOST_RETRY_S = 5.0
+# Timeout for a lost head: agents must find the next one before it calls them silent (15 s)
 CONNECT_S = 3.0
-"""Timeout for a lost head: agents must find the next one before it calls them silent (15 s)."""
-LINE = "line"
-"""The event of a line that a trainer has printed."""
+LINE = "line"  # The event of a line that a trainer has printed
+# Events that may wait for the controller; the oldest lines beyond it are dropped and counted
 _MOST_WAITING = 10_000
-"""Events that may wait for the controller; the oldest lines beyond it are dropped and counted."""
+# Longest text, most events per message, and their bytes: trainers may print huge lines
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
-"""Longest text, most events per message, and their bytes: trainers may print huge lines."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -41,34 +38,28 @@ class MessageTooLarge(ControllerUnreachable):
 
 @dataclass
 class DesiredState:
-    """The newest orders, as the controller sent them.
-
-    ``mttp_s``: mean time until a machine of the generation is preempted, None for never;
-    ``missed_rate``: how often without a notice. ``save_s``, ``took_s``: what the newest version has
-    cost, see :class:`SaveFacts`; 0 if unknown.
-    """
+    """The newest orders, as the controller sent them; 0 or None: unknown, or never."""
 
     digest: str = ""
     shutdown: bool = False
     generation: int = 0
-    serve: bool = False
     ranks: list[JsonDict] = field(default_factory=list)
     tiers: list[str] = field(default_factory=list)
     port: int = 0
     save: JsonDict | None = None
     schedule: JsonDict | None = None
-    mttp_s: float | None = None
-    missed_rate: float = 0.0
-    save_s: float = 0.0
+    mttp_s: float | None = None  # Mean time until a machine of the generation is preempted
+    missed_rate: float = 0.0  # How often that comes without a notice
+    save_s: float = 0.0  # These two: what the newest version has cost, see SaveFacts
     took_s: float = 0.0
 
     @classmethod
-    def of(cls, answer: JsonObject) -> DesiredState:
+    def of(cls, answer: JsonObject) -> "DesiredState":
         return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
 
 class ControllerClient:
-    """Messages of one kind; for one thread, each with its own client."""
+    """Messages of one kind; each thread has its own client."""
 
     def __init__(self, where: Callable[[], str], machine: str, secret: bytes) -> None:
         """``where``: the controller's URL now; another one after it was started elsewhere."""
@@ -78,10 +69,7 @@ class ControllerClient:
         self._url = ""
 
     def ask(self, path: str, message: JsonObject, limit_s: float = 30.0) -> JsonDict:
-        """The controller's answer.
-
-        Raises Unheard if there is none, WireError for one that is not the controller's.
-        """
+        """Raises ControllerUnreachable; WireError: an answer that is not the controller's."""
         # A controller that was started again has another nonce, and an old connection is closed
         for _ in range(2):
             try:
@@ -117,9 +105,8 @@ class ControllerClient:
         return self._sender.shown(sealed)
 
     def fetch(self, path: str, target: Path, limit_s: float = 600.0) -> None:
-        """Save a file of the controller's. Raises Unheard, OSError."""
-        answer = self.ask(path, {}, limit_s)
-        size = int(answer["bytes"])
+        """Save a file of the controller's. Raises ControllerUnreachable, OSError."""
+        size = int(self.ask(path, {}, limit_s)["bytes"])
         offset = 0
         with target.open("wb") as file:
             while offset < size:
@@ -154,9 +141,8 @@ class Reporter:
     """Sends what has happened, in order, until the controller has received it."""
 
     def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
-        """Start; ``lost`` is set when reports have no receiver any more."""
         self._client = client
-        self._lost = lost
+        self._lost = lost  # set when reports have no receiver any more
         self._events: list[JsonDict] = []
         self._change = threading.Condition()
         self._number = time.time_ns()  # an agent that is started again continues to count
@@ -164,7 +150,7 @@ class Reporter:
         self._thread.start()
 
     def add(self, kind: str, **facts: Any) -> int:
-        """Report something; returns the number of the report. What is long is cut."""
+        """Report something; returns its number. Long texts are cut."""
         facts = {key: _cut(key, value) for key, value in facts.items()}
         with self._change:
             self._number += 1
@@ -176,7 +162,6 @@ class Reporter:
             return self._number
 
     def _drop_line(self) -> None:
-        """Drop the oldest line that is not being sent; another line counts the missing ones."""
         lines = (
             n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE
         )
@@ -189,7 +174,6 @@ class Reporter:
         self._events[second - 1] |= {"text": text, "dropped": dropped}
 
     def forget(self, generation: int) -> None:
-        """Drop what generations before this one had to say: it is of no use any more."""
         with self._change:
             self._events = [
                 event
@@ -240,11 +224,12 @@ class Reporter:
 
 
 def _cut(key: str, value: Any) -> Any:
-    """Texts that are short enough: the end of what was printed, the beginning of others."""
+    """The end of what was printed, the beginning of other texts."""
     if isinstance(value, str):
-        if key == "text":
+        cut = len(value) - _LONGEST
+        if key == "text" or cut <= 0:
             return _end_of(value)
-        return _start_of(value)
+        return f"{value[:_LONGEST]} [{cut} characters cut]"
     if not isinstance(value, list):
         return value
     found = list[str]()
@@ -264,15 +249,7 @@ def _end_of(text: str) -> str:
     return f"[{cut} characters cut] {text[cut:]}"
 
 
-def _start_of(text: str) -> str:
-    cut = len(text) - _LONGEST
-    if cut <= 0:
-        return text
-    return f"{text[:_LONGEST]} [{cut} characters cut]"
-
-
 def _first(events: list[JsonDict], limit: int) -> list[JsonDict]:
-    """The first events, as many as fit into one message; at least one if there are any."""
     size = 0
     for number, event in enumerate(events[:limit]):
         size += len(json.dumps(event)) + 2

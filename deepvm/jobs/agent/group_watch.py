@@ -1,16 +1,9 @@
 """Detect and stop trainers of one job that form no process group, on one or more machines.
 
-Each of them would train a copy of the model, and all would write the same files. Ranks that train
-together are connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the
-job. The kernel's tables of TCP sockets show that for any library.
-
-It is unknown how long a script loads before it forms its group, so time is no reason to stop it:
-after ``LATE_S`` the log has a warning. Reasons are a reported step, the first step of a torch
-optimizer (:mod:`deepvm.jobs.agent.warm`) and the end of all trainers. Under torchrun the end is no
-reason: its own connections hide those of ranks that have ended.
+Ranks that train together are connected, which the kernel's tables of TCP sockets show for any
+library. Only a step, or the end of all trainers, is a reason to stop those that are not; not the
+end under torchrun, whose own connections hide those of ranks that have ended.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -23,19 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from deepvm.io.process_tree import descendants
+from deepvm.io.processes import descendants
 
 LATE_S = 60.0
 ONE_PROCESS = "--processes-per-machine 1"
 _POLL_S = 0.1
 _SYN_SENT = 2
-_ADDRESS_DIGITS = 8
-"""Digits of an IPv4 address, also where a socket for IPv6 has it."""
+_ADDRESS_DIGITS = 8  # Digits of an IPv4 address, also where a socket for IPv6 has it
 _End: TypeAlias = tuple[str, int]
 
 
 class _Connection(NamedTuple):
-    """A TCP socket with its endpoints as the kernel writes them; ``inode``: 0 if no owner."""
+    """Endpoints as the kernel writes them; ``inode``: 0 if no process owns the socket."""
 
     local: _End
     remote: _End
@@ -52,14 +44,8 @@ def are_connected(
 ) -> bool:
     """Whether ranks are connected; True also where that cannot be known.
 
-    Args:
-        roots: the process of each rank on this machine; what it has started belongs to it.
-        port: of the store where the ranks are expected to meet.
-        peers: addresses of the job's other machines; simulated ones have that of this machine.
-        tiers: URLs of memory nodes, which may run on those machines: connections to them are no
-            group.
-        count_closed: whether closed connections to the port count, which the kernel shows for a
-            minute.
+    ``roots``: the process of each local rank. ``port``: of their store. ``peers``: other machines.
+    ``tiers``: memory nodes, which are no group. ``count_closed``: connections closed a moment ago.
     """
     try:
         owners = {
@@ -105,10 +91,6 @@ def _as_in_table(address: str) -> str:
 
 
 def _sockets(pid: int) -> Iterator[int]:
-    """The inodes of a process's sockets; none once it has ended.
-
-    Raises OSError: they may not be read.
-    """
     folder = Path(f"/proc/{pid}")
     try:
         files = list((folder / "fd").iterdir())
@@ -127,7 +109,7 @@ def _sockets(pid: int) -> Iterator[int]:
 
 
 class GroupWatch:
-    """Looks at the trainers of a generation until they have formed a group; any thread may ask."""
+    """Looks at the trainers of a generation until they have formed a group; thread-safe."""
 
     def __init__(
         self, look: Callable[[], bool], clock: Callable[[], float] = time.monotonic
@@ -138,11 +120,10 @@ class GroupWatch:
         self._looked_s = float("-inf")
         self._lock = threading.Lock()
         self._warned = self._formed = False
+        # Whether a trainer is at its first step without a group, and waits for its end
         self.has_failed = False
-        """Whether a trainer is at its first step without a group, and waits for its end."""
 
     def is_formed(self, *, now: bool = False) -> bool:
-        """Whether there is a group; looks now and then, or ``now``."""
         with self._lock:
             if not self._formed and (now or self._clock() - self._looked_s >= _POLL_S):
                 self._looked_s = self._clock()
@@ -150,15 +131,11 @@ class GroupWatch:
             return self._formed
 
     def first_step(self) -> bool:
-        """A trainer is at its first step without ``torch.distributed``.
-
-        Returns whether it has to wait for its end.
-        """
+        """Whether a trainer at its first step, without ``torch.distributed``, has to wait."""
         self.has_failed = self.has_failed or not self.is_formed(now=True)
         return self.has_failed
 
     def is_late(self) -> bool:
-        """Whether the log should have a warning now; once."""
         late = not self._warned and self._clock() - self._since_s >= LATE_S
         self._warned = self._warned or late
         return late

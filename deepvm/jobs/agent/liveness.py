@@ -1,22 +1,15 @@
-"""Liveness of trainers and controller. Progress is counted here: heartbeats are too rare."""
-
-from __future__ import annotations
+"""Liveness of trainers and controller, counted on the machine, as heartbeats are too rare."""
 
 import time
 from collections.abc import Callable, Sequence
 
-_FAILING_S = 1.0
-"""Connections may break, and controllers be replaced; nothing is done about that."""
+_FAILING_S = 1.0  # Connections may break, and controllers be replaced; nothing is done about that
 _LATE_S = 3.0
-_SETTLED_S = 6.0
-"""Longer than any agent waits to repeat its reports (:mod:`~.controller_client`)."""
+_SETTLED_S = 6.0  # Longer than any agent waits to repeat its reports (:mod:`~.controller_client`)
 
 
 class Progress:
-    """Liveness of each generation in turn, as ``deepvm.jobs.decisions.hangs`` judges it.
-
-    ``longest_s``: the longest time between two steps, None before the first.
-    """
+    """Liveness of each generation in turn, as ``deepvm.jobs.decisions.hangs`` judges it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,19 +21,14 @@ class Progress:
         self._waits_for: float | None = None
         self._printed_s: float | None = None
         self._first_s: float | None = None
-        self.longest_s: float | None = None
+        self.longest_s: float | None = None  # The longest time between two steps
 
     def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
-        """Look at the steps of the local ranks.
-
-        ``waits_for``: the version for which they wait, if any. Only the first after a step counts
-        as a reason to: who hangs in a save would else be asked for one after the other without end.
-        """
+        """Note the local ranks' steps; ``waits_for``: a version, after a step only the first."""
         now_s = self._clock()
         if steps != self._steps and any(steps):
             if self.longest_s is None:
                 self._first_s = now_s - self._started_s
-            if self.longest_s is None:
                 self.longest_s = 0.0
             else:
                 self.longest_s = max(self.longest_s, now_s - self._since_s)
@@ -52,9 +40,8 @@ class Progress:
             self._waits_for = waits_for
 
     def first_s(self) -> float | None:
-        """From the beginning to the first step, once; None before it, and afterwards."""
-        first_s = self._first_s
-        self._first_s = None
+        """Seconds from the beginning to the first step; each value is returned once."""
+        first_s, self._first_s = self._first_s, None
         return first_s
 
     def printed(self) -> None:
@@ -67,18 +54,16 @@ class Progress:
 
     @property
     def printed_s(self) -> float | None:
-        """Seconds since the newest line, None before the first."""
         if self._printed_s is None:
             return None
         return self._clock() - self._printed_s
 
 
 class ControllerLiveness:
-    """The silence of a controller, as seen by one agent; for any thread."""
+    """The silence of a controller, as seen by one agent; thread-safe."""
 
     def __init__(self, beat_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``beat_s``: an answer to a heartbeat takes so long at most, if there is nothing new."""
-        self._beat_s = beat_s
+        self._beat_s = beat_s  # An answer takes so long at most, if there is nothing new
         self._clock = clock
         self._answered_s = self._back_s = clock()
         self._failed_s: float | None = None
@@ -106,5 +91,4 @@ class ControllerLiveness:
 
     @property
     def is_over(self) -> bool:
-        """Whether the controller has answered long enough to have received all late reports."""
         return not self.now and self._clock() - self._back_s >= _SETTLED_S

@@ -1,16 +1,11 @@
 """Preemption notices from the metadata services of AWS, GCP and Azure, polled every second.
 
-- AWS: `instance-action
-  <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
-  two minutes ahead, by IMDSv2; a rebalance recommendation may come earlier, and says only that the
-  risk is higher.
-- GCP: `preempted <https://cloud.google.com/compute/docs/instances/spot>`_, 30 s ahead; maintenance
-  that ends a machine with GPUs an hour ahead, which is taken as a higher risk.
-- Azure: `scheduled events
-  <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events>`_, at least 30 s.
+- https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: two
+  minutes ahead; a rebalance recommendation says only that the risk is higher
+- https://cloud.google.com/compute/docs/instances/spot: 30 s; maintenance that ends a machine with
+  GPUs, an hour ahead, counts as a higher risk
+- https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events: at least 30 s
 """
-
-from __future__ import annotations
 
 import http.client
 import json
@@ -30,29 +25,26 @@ from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 
+# Environment variable of AWS's own tools: where the metadata service of EC2 is
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-"""Environment variable of AWS's own tools: where the metadata service of EC2 is."""
 _EC2 = "http://169.254.169.254"
-_GCP = "http://metadata.google.internal"
-_AZURE = "http://169.254.169.254"
 _POLL_S = 1.0
+# Failures in a row after which a metadata service is reported as unavailable
 _FAILURES_REPORTED = (3, 300)
-"""Failures in a row after which a metadata service is reported as unavailable."""
 _TOKEN_S = 21_600
 _TIMEOUT_S = 2.0
+# The first question starts the service of scheduled events, in up to two minutes
 _AZURE_FIRST_S = 125.0
-"""The first question starts the service of scheduled events, in up to two minutes."""
 _EC2_GRACE_S = 120.0
 _GCP_GRACE_S = 30.0
 _AZURE_GRACE_S = 30.0
+# Events after which nothing that ran continues; a machine that freezes continues after seconds
 _AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
-"""Events after which nothing that ran continues; a machine that freezes continues after seconds."""
 _LARGEST = 100_000
 _HOP_LIMIT = (
     "in a container the hop limit of the instance must be at least 2: aws ec2"
     " modify-instance-metadata-options --instance-id ... --http-put-response-hop-limit 2"
 )
-
 
 log = logging.getLogger("deepvm.agent")
 
@@ -73,13 +65,11 @@ class NoticeSource(Protocol):
     """A metadata service."""
 
     def poll(self) -> Notice | None:
-        """The notice, if there is one.
-
-        Raises MetadataError if the service refuses, OSError if it is not reached.
-        """
+        """The notice, if any. Raises MetadataError; OSError: the service is not reached."""
 
     def rebalance(self) -> bool:
-        """Whether the cloud says that the risk is higher than usual. Raises as poll() does."""
+        """Whether the cloud reports a raised risk. Raises as poll() does."""
+        return False
 
 
 def watch(
@@ -117,7 +107,6 @@ class Ec2Notices:
     """IMDSv2 of an EC2 instance."""
 
     def __init__(self, endpoint: str = "") -> None:
-        """Use the usual address, the one of ``AWS_EC2_METADATA_SERVICE_ENDPOINT``, or this one."""
         self._base = (endpoint or os.environ.get(ENDPOINT) or _EC2).rstrip("/") + "/latest/"
         self._token = ""
         self._until_s = 0.0
@@ -131,8 +120,7 @@ class Ec2Notices:
             row = json.loads(found)
             return Notice(_utc(row["time"]), str(row["action"]))
         except (ValueError, KeyError, TypeError):
-            # A notice that cannot be read is a notice: AWS promises two minutes, from the first
-            # time that it was there.
+            # What cannot be read is a notice: two minutes from when it was first there
             self._unreadable = self._unreadable or Notice(time.time() + _EC2_GRACE_S, "unreadable")
             return self._unreadable
 
@@ -159,8 +147,7 @@ class Ec2Notices:
         try:
             found = _request(place, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}, "PUT")
         except _NoAnswer:
-            # The service is there: its answer is dropped on the way, as by a router within the
-            # machine
+            # The answer is dropped on the way, as by a router within the machine
             raise MetadataError(f"{place} does not answer; {_HOP_LIMIT}") from None
         if found.status != 200:
             raise MetadataError(f"{place} gives no token: {found.status} {found.reason}")
@@ -170,8 +157,8 @@ class Ec2Notices:
 class GcpNotices:
     """The metadata server of Compute Engine."""
 
-    def __init__(self, endpoint: str = "") -> None:
-        self._base = f"{(endpoint or _GCP).rstrip('/')}/computeMetadata/v1/instance/"
+    def __init__(self, endpoint: str = "http://metadata.google.internal") -> None:
+        self._base = f"{endpoint}/computeMetadata/v1/instance/"
         self._notice: Notice | None = None
 
     def poll(self) -> Notice | None:
@@ -191,48 +178,39 @@ class GcpNotices:
         return found.text(self._base + name).strip()
 
 
-class AzureNotices:
+class AzureNotices(NoticeSource):
     """Scheduled events of an Azure VM."""
 
-    def __init__(self, endpoint: str = "") -> None:
-        base = f"{(endpoint or _AZURE).rstrip('/')}/metadata"
+    def __init__(self, endpoint: str = "http://169.254.169.254") -> None:
+        base = f"{endpoint}/metadata"
         self._url = f"{base}/scheduledevents?api-version=2020-07-01"
         self._name_url = f"{base}/instance/compute/name?api-version=2021-02-01&format=text"
         self._name: str | None = None
         self._limit_s = _AZURE_FIRST_S
+        # Events without a time, by their id: they have started when they were first seen
         self._first_notices: dict[str, Notice] = {}
-        """Events without a time, by their id: they have started when they were first seen."""
 
     def poll(self) -> Notice | None:
         text = _request(self._url, {"Metadata": "true"}, limit_s=self._limit_s).text(self._url)
         self._limit_s = _TIMEOUT_S
         try:
-            events: Any = json.loads(text).get("Events", [])
-            ends = [
-                event
-                for event in events
+            notices = [
+                self._notice(event)
+                for event in json.loads(text).get("Events", [])
                 if event.get("EventType") in _AZURE_ENDS and self._of_here(event)
             ]
-            return min(
-                (self._notice(event) for event in ends),
-                key=lambda notice: notice.taken_s,
-                default=None,
-            )
+            return min(notices, key=lambda notice: notice.taken_s, default=None)
         except (ValueError, AttributeError, TypeError):
             raise MetadataError(f"{self._url} does not answer as scheduled events do") from None
 
-    def rebalance(self) -> bool:
-        return False
-
     def _of_here(self, event: JsonObject) -> bool:
-        """Whether an event is for this machine: a scale set shows all its events to each VM."""
+        """Whether an event is for this VM: a scale set shows all its events to each."""
         named = [str(name).lower() for name in event.get("Resources") or ()]
         if not named:
             return True
         if self._name is None:
-            self._name = (
-                _request(self._name_url, {"Metadata": "true"}).text(self._name_url).strip().lower()
-            )
+            answer = _request(self._name_url, {"Metadata": "true"})
+            self._name = answer.text(self._name_url).strip().lower()
         return not self._name or self._name in named
 
     def _notice(self, event: JsonObject) -> Notice:
@@ -244,16 +222,13 @@ class AzureNotices:
             return self._first_notices.setdefault(key, Notice(time.time() + _AZURE_GRACE_S, action))
 
 
-class NoNotices:
-    """A machine of no cloud that is known here: it is never preempted."""
+class NoNotices(NoticeSource):
+    """A machine of no known cloud."""
 
     def poll(self) -> Notice | None:
         raise MetadataError(
             "this machine is none of AWS, GCP or Azure, by its firmware; --metadata names a service"
         )
-
-    def rebalance(self) -> bool:
-        return False
 
 
 _SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
@@ -263,27 +238,18 @@ _SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
 }
 AUTO = "auto"
 _DMI = Path("/sys/class/dmi/id")
+# The asset tag of the chassis of each Azure VM. Other machines of Microsoft's hypervisor have none.
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
-"""The asset tag of the chassis of each Azure VM.
-
-Other machines of Microsoft's hypervisor have none.
-"""
 
 
 def notice_source(metadata: str) -> NoticeSource:
-    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or a URL like EC2's.
-
-    Raises RequestError.
-
-    ``auto`` goes by what the machine's firmware says.
-    """
+    """The source of a cloud, of ``auto`` (by firmware), or of a URL. Raises RequestError."""
     if metadata.startswith(("http://", "https://")):
         return Ec2Notices(metadata)
     if metadata == AUTO:
-        found = cloud_here()
-        if found:
-            return _SOURCES[found]()
-        return NoNotices()
+        metadata = cloud_here()
+        if not metadata:
+            return NoNotices()
     if metadata not in _SOURCES:
         raise RequestError("metadata", metadata, f"{one_of(metadata, (*_SOURCES, AUTO))}, or a URL")
     return _SOURCES[metadata]()
@@ -319,7 +285,6 @@ class _Answer:
     body: str
 
     def text(self, url: str) -> str:
-        """What it says. Raises MetadataError if it refuses."""
         if self.status != 200:
             raise MetadataError(f"{url} answers {self.status} {self.reason}")
         return self.body
@@ -328,10 +293,7 @@ class _Answer:
 def _request(
     url: str, headers: Mapping[str, str], method: str = "GET", limit_s: float = _TIMEOUT_S
 ) -> _Answer:
-    """The answer of a metadata service. Raises OSError.
-
-    No proxy is used, which would not know this machine, and no redirection is followed.
-    """
+    """Ask without a proxy, which would not know this machine. Raises OSError."""
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
         with _OPENER.open(request, timeout=limit_s) as answer:
@@ -345,8 +307,6 @@ def _request(
 
 
 class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """Neither raises errors for answers nor follows redirections."""
-
     def http_response(self, request: Any, response: Any) -> Any:
         return response
 

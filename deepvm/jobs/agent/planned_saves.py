@@ -1,7 +1,5 @@
 """Saves by the save policy, with or without a controller: when to request one, what they cost."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 
@@ -9,17 +7,17 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
 from deepvm.io.agent_board import Board, Flag, RankFlag, SaveReason
 
+# So many steps after it is due a version starts, at the latest, if the trainers save at all
 _START_STEPS = 3
-"""So many steps after it is due a version starts, at the latest, if the trainers save at all."""
+# Who does not save, or cannot, is asked less and less often, but at least once in 192 steps
 _MOST_DOUBLED = 6
-"""Who does not save, or cannot, is asked less and less often, but at least once in 192 steps."""
+# For how long the first version is waited for before another one is to show what versions cost
 _UNREPORTED_S = 600.0
-"""For how long the first version is waited for before another one is to show what versions cost."""
 
 
 @dataclass(frozen=True)
 class PendingSave:
-    """A save to request without the controller if it gets no report by ``until_s`` (monotonic)."""
+    """A save to request if no report reaches the controller by ``until_s`` (monotonic)."""
 
     report: int
     reason: SaveReason
@@ -28,28 +26,20 @@ class PendingSave:
 
 
 class PlannedSaves:
-    """Requests saves on the board as the policy wants them, for each trainer of a machine.
-
-    Attributes:
-        facts: what versions cost here, as trainers report. safe: the newest step that is known to
-            be safe, as the board counts steps; None: nothing is known, as where rank 0 is on
-            another machine.
-    """
+    """Requests saves on the board as the policy wants them, for each trainer of a machine."""
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
         self.policy = policy
-        self.facts = SaveFacts(grace_s=grace_s)
+        self.facts = SaveFacts(grace_s=grace_s)  # What versions cost here
         self._board: Board | None = None
+        # The newest started checkpoint and its time; when trainers last reported a result
         self._last, self._reported_s = (0, time.monotonic()), 0.0
-        """The newest started checkpoint and its time; when trainers last reported a result."""
         self._step = self._version = 0
-        self.safe: int | None = None
-        self._vain = 0
-        """How often trainers were asked since the last version that came."""
+        self.safe: int | None = None  # The newest safe step; None: unknown, as without rank 0 here
+        self._vain = 0  # How often trainers were asked since the last version that came
 
     @property
     def last_step(self) -> int:
-        """The version that was started or restored last."""
         return self._last[0]
 
     def restored(self, version: int) -> None:
@@ -67,7 +57,7 @@ class PlannedSaves:
     def record_failure(self) -> None:
         self._look_for_started()
         self._reported_s = time.monotonic()
-        self._vain = self._vain + 1
+        self._vain += 1
 
     def unsaved_steps(self, board: Board, base: int) -> str:
         """Steps in no safe checkpoint, in words; empty if none. ``base``: where boards start."""
@@ -78,24 +68,20 @@ class PlannedSaves:
         if safe is None:
             return f"step {base + step} is not known to be safe, nor is an older one"
         unsaved = counted(step - safe, "step")
-        if base + safe:
-            return (
-                f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved}"
-                " after it"
-            )
-        return f"no checkpoint is safe; not saved: {unsaved}"
+        if not base + safe:
+            return f"no checkpoint is safe; not saved: {unsaved}"
+        newest = f"the newest checkpoint that is safe is of step {base + safe}"
+        return f"{newest}; not saved: {unsaved} after it"
 
     def _look_for_started(self) -> None:
-        if self._board is None:
-            version = 0
-        else:
+        version = 0
+        if self._board:
             version = self._board.of_rank(0, RankFlag.VERSION)
         if version and version != self._version:
             self._version = version
             self._last = (version, time.monotonic())
 
     def look(self, board: Board, known: SaveFacts) -> None:
-        """Request a save if it is due. ``known``: preemptions, and earlier checkpoints."""
         policy = self.policy
         words = board.words
         step = board.of_rank(0, RankFlag.STEP)
@@ -116,24 +102,20 @@ class PlannedSaves:
         due = words[Flag.DUE]
         if version < due:
             if step < due + patience:
-                return  # it is asked for: another one would be saved a step behind it
+                return  # it is asked for: another one would be saved a step after it
             self._vain += 1
         now_s = time.monotonic()
-        if self.facts.save_s:
-            facts = self.facts
-        else:
-            facts = replace(known, grace_s=self.facts.grace_s)
+        facts = self.facts
+        if not facts.save_s:
+            facts = replace(known, grace_s=facts.grace_s)
         if self._vain and not facts.save_s and version <= step < version + patience:
             return  # where costs are known the policy says when to try again
-        unreported = (
-            bool(version)
-            and self._reported_s < self._last[1]
-            and now_s - self._last[1] < _UNREPORTED_S
-        )
-        if unreported and policy.shows_cost_first and not facts.save_s:
+        started_s = self._last[1]
+        unreported = self._reported_s < started_s and now_s - started_s < _UNREPORTED_S
+        if version and unreported and policy.shows_cost_first and not facts.save_s:
             words[Flag.DUE] = 0  # it will show what one costs
             return
         step_s = board.of_rank(0, RankFlag.STEP_NS) / 1e9
         facts = replace(facts, step_s=step_s, mttp_s=known.mttp_s, missed_rate=known.missed_rate)
-        wants = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
+        wants = policy.due(SaveContext(step, now_s, *self._last, facts))
         words[Flag.DUE] = step + 1 if wants else 0

@@ -1,7 +1,5 @@
 """Preparation of a machine before its first trainers, with progress for heartbeats."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -23,12 +21,11 @@ from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnre
 from deepvm.jobs.agent.liveness import ControllerLiveness
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.trainers import Environ, Process, lines_of
-from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
+from deepvm.jobs.storage.job_code import unpack
 from deepvm.jobs.wire import WireError
 
-ORPHAN_SAVE_S = 300.0
-"""For so long trainers may save before a machine ends without a controller."""
+ORPHAN_SAVE_S = 300.0  # For so long trainers may save before a machine ends without a controller
 _LAST_LINES = 40
 _TOLD_S = 300.0
 _RETRY_S = 0.1
@@ -41,25 +38,16 @@ Doing = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AgentEnvironment:
-    """What a machine tells its agent.
-
-    Attributes:
-        machine: the name under which it was asked for. secret: of that machine. folder: the agent's
-            own.
-        controller: the controller's URL now. address: of this machine, for the others.
-        interface: the network interface of collectives, empty for any. beat_s: between heartbeats,
-            at most.
-        orphan_after_s: without a controller for so long the machine ends; the job's own value
-            counts once it is known.
-    """
+    """What a machine tells its agent."""
 
     machine: str
     secret: bytes
     folder: Path
-    controller: Callable[[], str]
-    address: str
-    interface: str = ""
-    beat_s: float = 5.0
+    controller: Callable[[], str]  # Its URL now
+    address: str  # Of this machine, for the others
+    interface: str = ""  # Of collectives; empty: any
+    beat_s: float = 5.0  # The longest time between heartbeats
+    # Without a controller for so long the machine ends; the job's own value counts once it is known
     orphan_after_s: float = 1800.0
 
 
@@ -67,44 +55,36 @@ class OrphanedError(Exception):
     """There was no sign of the controller for too long."""
 
 
+@dataclass(eq=False)
 class Preparation:
     """Fetches the job, its code and its data, and runs its setup."""
 
-    def __init__(
-        self,
-        around: AgentEnvironment,
-        client: ControllerClient,
-        reporter: Reporter,
-        liveness: ControllerLiveness,
-    ) -> None:
-        self._around = around
-        self._client = client
-        self._reporter = reporter
-        self._liveness = liveness
+    around: AgentEnvironment
+    client: ControllerClient
+    reporter: Reporter
+    liveness: ControllerLiveness
+
+    def __post_init__(self) -> None:
+        self._token = self.around.folder / "token"
         self._setup: Process | None = None
         self._took_s: dict[str, float] = {}
-        self._loads_s = 0.0
+        self.loads_s = 0.0  # Since when trainers load
+        # Whether trainers could begin once, and the controller learns how long it took
         self.over = False
-        """Whether trainers could begin once, and the controller learns how long it took."""
-        self.doing = "fetches the code"
-        """How far it is."""
-        self.orphan_after_s = around.orphan_after_s
-        """Without a controller for so long the machine ends."""
+        self.doing = "fetches the code"  # How far it is
+        # Without a controller for so long the machine ends
+        self.orphan_after_s = self.around.orphan_after_s
 
     def job(self) -> JsonDict:
-        """What the job's machines must know; its token is in a file. Raises Orphaned."""
-        spec: JsonDict = self._insist(lambda: self._client.ask("/job", {}))
+        """What the job's machines must know; its token is in a file. Raises OrphanedError."""
+        spec: JsonDict = self._insist(lambda: self.client.ask("/job", {}))
         self.orphan_after_s = float(spec["orphan_after_s"])
-        write_private(self._token, self._client.shown(spec["sealed_token"]))
+        write_private(self._token, self.client.shown(spec["sealed_token"]))
         return spec
-
-    @property
-    def _token(self) -> Path:
-        return self._around.folder / "token"
 
     def environ(self, spec: JsonObject) -> dict[str, str]:
         """The variables of everything that the job runs here, without the job's own."""
-        folder = self._around.folder
+        folder = self.around.folder
         # Those of another agent, below which this process may have been started
         found = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         found |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
@@ -115,14 +95,14 @@ class Preparation:
         return found
 
     def have_code(self, spec: JsonObject) -> Path:
-        folder = self._around.folder
+        folder = self.around.folder
         code = folder / "code"
         code.mkdir(exist_ok=True)
         if spec["has_code"]:
             archive = folder / "code.tar.gz"
             point("agent.before-code")
             with self._timed("code_s"):
-                self._insist(lambda: self._client.fetch("/code", archive))
+                self._insist(lambda: self.client.fetch("/code", archive))
                 try:
                     unpack(archive, code)
                 except DataError as error:
@@ -132,11 +112,7 @@ class Preparation:
         return code
 
     def set_up(self, command: str, code: Path, environ: Environ, printed: Doing) -> None:
-        """Run the job's setup, once on a machine; nothing is trained after one that fails.
-
-        ``printed`` is called with each line of it.
-        """
-        done = self._around.folder / "setup-done"
+        done = self.around.folder / "setup-done"
         if not command or done.exists():
             return
         point("agent.before-setup")
@@ -152,27 +128,20 @@ class Preparation:
         point("agent.after-setup")
 
     def have_data(self, wanted: JsonObject, report: Doing) -> None:
-        """Fetch the job's data; without all of it the controller ends the job."""
-
         def both(text: str) -> None:
             report(text)
             self.doing = f"fetches {text}"
 
         try:
             with self._timed("data_s"):
-                have_data(wanted, self._around.folder / "data", both)
+                have_data(wanted, self.around.folder / "data", both)
         except DataError as error:
             self.give_up("unusable", why=f"data: {error}", data=True)
-
-    def load(self, warm_up: Callable[[], object]) -> None:
-        """Have the first trainers load; :meth:`end` once they have."""
-        self._loads_s = time.monotonic()
-        warm_up()
 
     def end(self) -> None:
         self.over = True
         parts = {name: round(self._took_s.get(name, 0.0), 3) for name in PARTS}
-        self._reporter.add("prepared", **parts, load_s=round(time.monotonic() - self._loads_s, 3))
+        self.reporter.add("prepared", **parts, load_s=round(time.monotonic() - self.loads_s, 3))
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -189,13 +158,7 @@ class Preparation:
     def run_setup(
         self, command: str, folder: Path, environ: Environ, printed: Doing
     ) -> tuple[int, list[str]]:
-        """Run a job's setup in a shell; returns its exit code, as a shell, and its last lines.
-
-        Raises OSError.
-
-        Each line changes what it is doing: a setup that prints nothing for ``JobLimits.start_s``
-        hangs, as far as can be seen.
-        """
+        """Returns the exit code, as a shell's, and the last lines. Raises OSError."""
         self.doing = "runs setup"
         self._setup = process = subprocess.Popen(
             ["/bin/sh", "-c", command],
@@ -219,22 +182,20 @@ class Preparation:
         return exit_code(code), last
 
     def give_up(self, report: str, **facts: Any) -> NoReturn:
-        """End this machine once the controller knows that nothing can be trained on it."""
-        self._reporter.add(report, **facts)
+        self.reporter.add(report, **facts)
         deadline = time.monotonic() + _TOLD_S
-        while self._reporter.waiting and time.monotonic() < deadline:
+        while self.reporter.waiting and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
         raise SystemExit(f"{report}: {facts}")
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
-        """Try until the controller answers. Raises Orphaned."""
         while True:
             try:
                 found = ask()
-                self._liveness.answered()
+                self.liveness.answered()
                 return found
             except (ControllerUnreachable, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
-                if self._liveness.lasts_s >= self.orphan_after_s:
+                if self.liveness.lasts_s >= self.orphan_after_s:
                     raise OrphanedError from None
                 time.sleep(_RETRY_S)

@@ -1,6 +1,4 @@
-"""A command in its own process group, so that signals reach its children and not this process."""
-
-from __future__ import annotations
+"""A command in its own process group, and signals caught for it or for a controller."""
 
 import os
 import signal
@@ -11,20 +9,11 @@ from types import FrameType
 
 from deepvm.errors import RequestError
 
+# Signals that others may send to this process and means for the command
 PASSED_ON = tuple(
-    getattr(signal, name)
-    for name in (
-        "SIGTERM",
-        "SIGINT",
-        "SIGHUP",
-        "SIGQUIT",
-        "SIGUSR1",
-        "SIGUSR2",
-        "SIGCONT",
-        "SIGWINCH",
-    )
+    getattr(signal, f"SIG{name}")
+    for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
 )
-"""Signals that others may send to this process and means for the command."""
 
 
 def exit_code(returned: int) -> int:
@@ -38,7 +27,6 @@ class ProcessGroup:
     """A running command, with all that it starts."""
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start it. Raises RequestError: it cannot be started."""
         try:
             self._process = subprocess.Popen(words, env=environ, start_new_session=True)
         except (OSError, ValueError) as error:
@@ -48,7 +36,6 @@ class ProcessGroup:
             ) from None
 
     def wait(self, limit_s: float) -> int | None:
-        """Its exit code as a shell gives it; None if it still runs after ``limit_s``."""
         with suppress(subprocess.TimeoutExpired):
             return exit_code(self._process.wait(limit_s))
         return None
@@ -65,8 +52,7 @@ def caught(numbers: Iterable[int], receive: Callable[[int], object]) -> Iterator
     def on_signal(number: int, _: FrameType | None) -> None:
         receive(number)
 
-    # What is ignored, as under nohup or behind `&` in a script, stays ignored: the command has
-    # inherited that.
+    # What is ignored, as under nohup, stays ignored: the command has inherited that
     wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, on_signal) for number in wanted}
     try:
@@ -75,3 +61,29 @@ def caught(numbers: Iterable[int], receive: Callable[[int], object]) -> Iterator
         for number, handler in before.items():
             # None: it was installed by non-Python code, such as faulthandler.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class StopSignals:
+    """In its context these signals end nothing; ``numbers`` has those received, in their order."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._caught = caught((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self.numbers.append)
+
+    def __enter__(self) -> "StopSignals":
+        self._caught.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._caught.__exit__(None, None, None)
+
+    @property
+    def reason(self) -> str:
+        first = self.numbers[0]
+        if first == signal.SIGINT:
+            return "interrupted"
+        return f"interrupted by {signal.Signals(first).name}"
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.numbers[0]

@@ -1,11 +1,4 @@
-"""The agent without a controller, next to a command that another engine starts and restarts.
-
-A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends
-SIGTERM, as Slurm, Kubernetes and SkyPilot do: then the trainers save the same step on all ranks,
-and wait for the end. Or no notice comes, and what the save policy had saved is there.
-"""
-
-from __future__ import annotations
+"""The agent without a controller, next to a command that another engine starts and restarts."""
 
 import logging
 import math
@@ -15,8 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepvm.core.json_types import JsonObject
@@ -31,75 +23,57 @@ from deepvm.io.agent_board import (
     SaveReason,
     ScheduledSave,
 )
-from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests
+from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests, TrainerSocket, open_backups
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import PASSED_ON, ProcessGroup, caught
-from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.storage.backup_store import KEEP
 
-GRACE_S = 25.0
-"""Slurm and Kubernetes kill 30 s after SIGTERM, by default."""
+GRACE_S = 25.0  # Slurm and Kubernetes kill 30 s after SIGTERM, by default
 _LOOK_S = 0.01
+# How long ranks hold without a confirmed checkpoint, and before the end losses are logged
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-"""How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
-agent logs what is lost.
-"""
 
 log = logging.getLogger("deepvm.agent")
 
 
+@dataclass(eq=False)
 class StandaloneAgent(TrainerRequests):
     """Has the trainers of one command save when this machine is preempted."""
 
-    def __init__(
-        self,
-        notices: NoticeSource,
-        tiers: Sequence[str],
-        job: str,
-        *,
-        policy: SavePolicy,
-        mttp_s: float,
-        grace_s: float = GRACE_S,
-        keep: int = KEEP,
-    ) -> None:
-        """Start nothing yet.
+    notices: NoticeSource
+    tiers: Sequence[str]
+    job: str
+    policy: SavePolicy  # Besides notices
+    mttp_s: float  # The mean time to preemption that it assumes
+    grace_s: float = GRACE_S  # From SIGTERM until it is passed on at the latest
+    keep: int = KEEP  # Backups that stay
 
-        ``policy``: besides notices, which it does not ask. ``mttp_s``: the mean time to preemption
-        that it assumes.
-        ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
-        """
-        self._notices = notices
-        self._tiers = tiers
-        self._job = job
-        self._grace_s = grace_s
-        self._keep = keep
+    def __post_init__(self) -> None:
         # Of several machines each plans, and only that of rank 0 counts.
-        self._plan = PlannedSaves(policy, grace_s)
-        self._known = SaveFacts(mttp_s=mttp_s)
+        self._plan = PlannedSaves(self.policy, self.grace_s)
+        self._known = SaveFacts(mttp_s=self.mttp_s)
         self._over = threading.Event()
         self._preempted_s = math.inf
         self._warned = ""
         self._ended = threading.Event()
 
     def run(self, words: Sequence[str]) -> int:
-        """Run a command to its end; returns its exit code.
-
-        Raises RequestError: it cannot be started.
-        """
+        """Returns the command's exit code. Raises RequestError: it cannot be started."""
         signals: list[int] = []
         made = tempfile.TemporaryDirectory(prefix="deepvm-agent-")
         with made, caught(PASSED_ON, signals.append):
             folder = Path(made.name)
             self._board = Board.create(folder / BOARD)
             self._board.words[Flag.ALONE] = 1
-            self._backups = Backups.at(self._tiers, self._job, folder / "backups", self._keep)
+            store = open_backups(self.tiers, self.job)
+            self._backups = Backups(store, folder / "backups", self.keep)
             sockets = TrainerSocket(folder, self._answer)
             try:
                 command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
                 heard = (self._noticed, self._rebalanced, self._unavailable)
-                listen = partial(watch, self._notices, self._over, *heard)
-                threading.Thread(target=listen, daemon=True, name="notices").start()
+                watched = (self.notices, self._over, *heard)
+                threading.Thread(target=watch, args=watched, daemon=True).start()
                 code = self._watch(command, signals)
                 return code or self._last_backup(signals)
             finally:
@@ -107,11 +81,7 @@ class StandaloneAgent(TrainerRequests):
                 sockets.close()
 
     def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
-        """Wait for the command and pass signals on; SIGTERM once the checkpoint is safe.
-
-        Returns its exit code, or 1 where that is 0 although steps that were to be saved after
-        SIGTERM are not.
-        """
+        """Pass signals on, SIGTERM once the checkpoint is safe; 1 for 0 if steps are not saved."""
         until_s = math.inf
         held_s = math.inf
         terminated = False
@@ -123,7 +93,7 @@ class StandaloneAgent(TrainerRequests):
                 number = signals.pop(0)
                 if number == signal.SIGTERM and not terminated and self._ranks():
                     terminated = True
-                    until_s = now_s + self._grace_s
+                    until_s = now_s + self.grace_s
                     self._save_before_end()
                 else:
                     command.signal(number)
@@ -138,13 +108,8 @@ class StandaloneAgent(TrainerRequests):
                 # Scripts that end by themselves after a step are not kept from it.
                 self._board.words[Flag.RESUMED] = 2**63
                 until_s = math.inf
-        if (
-            terminated
-            and not all_safe
-            and self._warn("the command has ended")
-            and self._plan.safe is not None
-        ):
-            return code or 1
+        if terminated and not all_safe and self._warn("the command has ended"):
+            return code or int(self._plan.safe is not None)
         return code
 
     def _unsaved_steps(self) -> str:
@@ -162,19 +127,14 @@ class StandaloneAgent(TrainerRequests):
         return bool(unsaved)
 
     def _last_backup(self, signals: list[int]) -> int:
-        """Wait until what the command had backed up last is safe.
-
-        Returns 1 if it will not be, else 0.
-
-        SIGTERM leaves it its grace.
-        """
+        """Returns 1 if the command's last backup will not be safe; SIGTERM leaves it its grace."""
         self._ended.set()
         until_s = time.monotonic() + LAST_S
         ends = False
         while self._backups.under_way and time.monotonic() < until_s:
             if signals and not ends:
                 ends = True
-                until_s = min(until_s, time.monotonic() + self._grace_s)
+                until_s = min(until_s, time.monotonic() + self.grace_s)
             time.sleep(_LOOK_S)
         if self._backups.under_way:
             why = "there was no time for it"
@@ -186,12 +146,10 @@ class StandaloneAgent(TrainerRequests):
 
     def _save_before_end(self) -> None:
         if not self._safe():  # else the cloud's notice was earlier
-            log.warning(
-                "SIGTERM: trainers save first; it is passed on in %.0f s at the latest",
-                self._grace_s,
-            )
+            text = "SIGTERM: trainers save first; it is passed on in %.0f s at the latest"
+            log.warning(text, self.grace_s)
             self._board.words[Flag.RESUMED] = 0
-            self._board.request(SaveReason.EMERGENCY, int((time.time() + self._grace_s) * 1000))
+            self._board.request(SaveReason.EMERGENCY, int((time.time() + self.grace_s) * 1000))
 
     def _ranks(self) -> list[int]:
         """The local ranks that have done a step: others have nothing to save."""
@@ -220,19 +178,12 @@ class StandaloneAgent(TrainerRequests):
     def _unavailable(self, _: Exception) -> None:
         self._known = replace(self._known, missed_rate=1.0)
 
-    def _schedule(self, message: JsonObject) -> JsonObject:
-        reason, limit_ms, request = message["save"]
-        save = ScheduledSave(SaveReason(reason), int(limit_ms), int(request))
-        self._board.schedule(int(message["step"]), save)
+    def _schedule(self, step: int, save: ScheduledSave, *, peers: bool) -> JsonObject:
+        self._board.schedule(step, save)
         return {}
 
-    def _save_reported(self, message: JsonObject) -> None:
-        if message.get("error"):
-            log.warning("a checkpoint is not safe: %s", message["error"])
-            self._plan.record_failure()
-            return
-        version = int(message["version"]) - self._base
-        self._plan.record_save(version, float(message["stall_s"]), float(message["took_s"]))
+    def _report_unsaved(self, reason: SaveReason, why: str) -> None:
+        log.warning("a checkpoint is not safe: %s", why)
 
     def _has_gone_on(self, local_rank: int, step: int) -> bool:
         return self._ended.is_set() or self._board.of_rank(local_rank, RankFlag.STEP) > step

@@ -1,7 +1,5 @@
 """Start trainers, one process per GPU, watch how they end, and end them with their children."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -19,7 +17,7 @@ from typing import IO, Any, TypeAlias
 
 from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_link import INDEPENDENT
-from deepvm.io.process_tree import become_subreaper, children_of
+from deepvm.io.processes import become_subreaper, children_of
 from deepvm.jobs.agent.group_watch import are_connected
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.warm import READY, can_warm
@@ -32,29 +30,22 @@ _LAST_LINES = 40
 
 log = logging.getLogger("deepvm.agent")
 
-
 Process: TypeAlias = subprocess.Popen[bytes]
 Environ: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Command:
-    """How a job's trainers are started on this machine.
+    """How a job's trainers are started on this machine."""
 
-    ``train``: the command as the user wrote it. ``per_machine``: processes, one for each GPU.
-    ``env``: variables of the job. ``folder``: its code. ``launcher``: ``direct`` or ``torchrun``,
-    which then starts the processes.
-    """
-
-    train: str
-    per_machine: int
+    train: str  # As the user wrote it
+    per_machine: int  # Processes, one for each GPU
     env: Environ
     folder: Path
-    launcher: str = "direct"
+    launcher: str = "direct"  # Or torchrun, which then starts the processes
 
     @property
     def words(self) -> list[str]:
-        """As the operating system takes them; a line that needs a shell gets one."""
         if any(c in self.train for c in "|&;<>`$\n"):
             return ["/bin/sh", "-c", self.train]
         return shlex.split(self.train)
@@ -66,9 +57,7 @@ class Command:
         nodes = int(more["WORLD_SIZE"]) // self.per_machine
         # torchrun starts the interpreter itself.
         if os.path.basename(words[0]) in ("python", "python3"):
-            script = words[1:]
-        else:
-            script = words
+            words = words[1:]
         return [
             "python",
             "-m",
@@ -78,16 +67,15 @@ class Command:
             f"--nproc-per-node={self.per_machine}",
             f"--master-addr={more['MASTER_ADDR']}",
             f"--master-port={more['MASTER_PORT']}",
-            *script,
+            *words,
         ]
 
     def start_problem(self, error: OSError) -> str:
         name = str(error.filename or self.train)
         if not isinstance(error, FileNotFoundError) or "/" in name:
             return f"{name}: {error.strerror or error}"
-        return (
-            f"command not found: {name!r}, PATH={self.env.get('PATH', os.environ.get('PATH', ''))}"
-        )
+        path = self.env.get("PATH", os.environ.get("PATH", ""))
+        return f"command not found: {name!r}, PATH={path}"
 
     @property
     def processes(self) -> int:
@@ -100,43 +88,27 @@ class Command:
 class ProcessLayout:
     """How the processes of a machine share its GPUs, and what each finds in its environment.
 
-    Processes of one group have what torchrun gives them: ``LOCAL_RANK`` is the number of the
-    process's GPU, and each sees all GPUs, as ``torch.cuda.set_device(LOCAL_RANK)`` and NCCL expect.
-    A script that calls ``.cuda()`` without choosing a device gets the same GPU, because
-    :mod:`deepvm.jobs.agent.warm` makes it the default of the process.
-
-    An independent process sees its own share of the GPUs only, and its ``LOCAL_RANK`` is 0:
-    ``.cuda()``, ``set_device(LOCAL_RANK)`` and programs that take every GPU they see all use that
-    share. ``RANK`` and ``WORLD_SIZE`` still tell the processes apart.
-
-    ``gpus``: as ``CUDA_VISIBLE_DEVICES`` names them. ``job``: the job's name.
+    Those of one group have what torchrun gives them, and see all GPUs, one of them as the default
+    (:mod:`deepvm.jobs.agent.warm`). An independent process sees only its share of the GPUs.
     """
 
     processes: int
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...]  # As CUDA_VISIBLE_DEVICES names them
     independent: bool
-    job: str
+    job: str  # Its name
 
     @classmethod
-    def of(cls, spec: JsonObject, environ: Environ) -> ProcessLayout:
-        """The layout sent by the controller; the machine or ``env`` may limit the GPUs."""
-        names = (
-            environ[GPUS].split(",")
-            if environ.get(GPUS)
-            else map(str, range(int(spec.get("gpus", 0))))
-        )
-        return cls(
-            int(spec["per_machine"]), tuple(names), bool(spec.get("independent")), str(spec["name"])
-        )
+    def of(cls, spec: JsonObject, environ: Environ) -> "ProcessLayout":
+        gpus = tuple(map(str, range(int(spec.get("gpus", 0)))))
+        if environ.get(GPUS):
+            gpus = tuple(environ[GPUS].split(","))
+        each = int(spec["per_machine"])
+        return cls(each, gpus, bool(spec.get("independent")), str(spec["name"]))
 
     def variables(self, local: int, rank: int) -> dict[str, str]:
-        """Variables of the process with this number on this machine, and this rank of all."""
         gpus = self.gpus
-        values = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(self.processes),
-        }
+        values = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+        values["LOCAL_WORLD_SIZE"] = str(self.processes)
         if self.independent:
             gpus = gpus and self._share(local)
             values |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
@@ -147,9 +119,8 @@ class ProcessLayout:
         return values
 
     def _share(self, local: int) -> tuple[str, ...]:
-        """The GPUs of an independent process: as many for each, or one for several."""
         each = len(self.gpus) // self.processes
-        if not each:
+        if not each:  # one for several
             return (self.gpus[local % len(self.gpus)],)
         return self.gpus[local * each : (local + 1) * each]
 
@@ -160,17 +131,14 @@ class Trainer:
 
     local_rank: int
     process: Process
-    last: list[str] = field(default_factory=list)
-    """Its last lines."""
-    reader: threading.Thread | None = None
+    last: list[str] = field(default_factory=list)  # Its last lines
+    reader: threading.Thread = field(init=False)
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A process that has loaded torch, or will have; ``pipe``: by which it reports that."""
-
     process: Process
-    pipe: int
+    pipe: int  # By which it reports that
     ready: bool = False
 
     def is_ready(self) -> bool:
@@ -194,16 +162,14 @@ class Trainers:
     def __init__(
         self, command: Command, environ: Environ, on_line: Callable[[int, str], None]
     ) -> None:
-        """``on_line`` is called with the local rank and each line that a trainer prints."""
         self.command = command
         self._environ = dict(environ)
-        self._on_line = on_line
+        self._on_line = on_line  # Is called with the local rank and each line it prints
         self._lock = threading.Lock()
         self._warm: list[_Waiting] = []
         self._cannot_wait = False
         self.running: list[Trainer] = []
         self._others = set(children_of(os.getpid()))
-        """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
         with suppress(OSError, AttributeError):
             become_subreaper()
@@ -230,12 +196,8 @@ class Trainers:
     def _waiting(self) -> _Waiting:
         pipe, reports = os.pipe()
         os.set_blocking(pipe, False)
-        words = [
-            _python(self.command.words[0], self.command.env),
-            "-m",
-            "deepvm.jobs.agent.warm",
-            str(reports),
-        ]
+        python = _python(self.command.words[0], self.command.env)
+        words = [python, "-m", "deepvm.jobs.agent.warm", str(reports)]
         try:
             process = subprocess.Popen(
                 words,
@@ -255,11 +217,9 @@ class Trainers:
         return _Waiting(process, pipe)
 
     def _alive(self) -> list[_Waiting]:
-        alive = []
+        alive = [one for one in self._warm if one.process.poll() is None]
         for one in self._warm:
-            if one.process.poll() is None:
-                alive.append(one)
-            else:
+            if one not in alive:
                 one.end()
         return alive
 
@@ -273,10 +233,7 @@ class Trainers:
             return sum(one.is_ready() for one in self._warm) >= self.command.processes
 
     def start(self, each: Sequence[Environ]) -> None:
-        """Start the trainers of a generation; ``each``: further variables of each process.
-
-        Raises OSError.
-        """
+        """Start one process for each of these further variables. Raises OSError."""
         assert not self.running
         with self._lock:
             waiting = self._alive()
@@ -331,7 +288,6 @@ class Trainers:
         return next((exit_code(c) for c in codes if c), 0)
 
     def are_connected(self, port: int, peers: Collection[str], tiers: Collection[str]) -> bool:
-        """Whether they have formed a process group, as far as can be seen."""
         roots = [trainer.process.pid for trainer in self.running]
         direct = self.command.launcher != TORCHRUN
         if not direct:  # torchrun itself is connected to its store
@@ -341,17 +297,13 @@ class Trainers:
     def last_lines(self) -> list[str]:
         """What the trainer that failed first, or else the first, printed last."""
         failed = [t for t in self.running if t.process.poll()] or self.running
-        for trainer in failed[:1]:
-            if trainer.reader is not None:
-                trainer.reader.join(1.0)
-            return list(trainer.last)
-        return []
+        if not failed:
+            return []
+        failed[0].reader.join(1.0)
+        return list(failed[0].last)
 
     def kill(self) -> None:
-        """End the trainers of this generation with all that they have started.
-
-        Returns when they are gone.
-        """
+        """End the trainers with all that they have started; returns when they are gone."""
         for trainer in self.running:
             _kill(trainer.process)
         self.running = []
@@ -362,8 +314,7 @@ class Trainers:
     def close(self) -> None:
         self.kill()
         with self._lock:
-            waiting = self._warm
-            self._warm = []
+            waiting, self._warm = self._warm, []
         for one in waiting:
             one.end()
 

@@ -1,10 +1,4 @@
-"""A trainer that has loaded torch and waits, so that it can start within milliseconds.
-
-It reads one line of JSON from its standard input, the variables and words of a command such as
-``python train.py``, and becomes that. At the end of the input, when its agent is gone, it ends.
-"""
-
-from __future__ import annotations
+"""A trainer that has loaded torch and waits for its command, a line of JSON, to become that."""
 
 import gc
 import importlib
@@ -19,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from deepvm.io.agent_link import INDEPENDENT, AgentLink
-from deepvm.io.agent_peers import distributed
+from deepvm.io.agent_link import INDEPENDENT, AgentLink, distributed
 from deepvm.io.failpoints import point
 
 READY = b"warm\n"
@@ -62,22 +55,18 @@ def use_own_gpu(environ: Mapping[str, str]) -> None:
         cuda._lazy_call(choose)
 
 
+# Libraries that join processes without ``torch.distributed``
 _OTHER_GROUPS = ("byteps", "horovod", "mpi4py", "ray")
-"""Libraries that join processes without ``torch.distributed``."""
 
 
 def watch_first_step(environ: Mapping[str, str]) -> None:
     """Report the first optimizer step to the agent if this process has formed no group."""
     optimizer: Any = sys.modules.get("torch.optim.optimizer")
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    if (
-        optimizer is None
-        or compiler is None
-        or environ.get("WORLD_SIZE", "1") == "1"
-        or environ.get(INDEPENDENT)
-    ):
+    if environ.get("WORLD_SIZE", "1") == "1" or environ.get(INDEPENDENT):
         return
-
+    if optimizer is None or compiler is None:
+        return
     done = False
 
     def before(*_: object) -> None:
@@ -91,9 +80,8 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
         if distributed() is not None or any(name in sys.modules for name in _OTHER_GROUPS):
             return
         link = AgentLink.find()
-        if link is None:
-            answer = None
-        else:
+        answer = None
+        if link:
             answer = link.ask({"ask": "first-step"})
         while answer is not None and answer.get("stop"):  # until the agent ends this process
             time.sleep(1.0)

@@ -1,11 +1,7 @@
 """Machines that are local process trees, each with a folder, metadata service, price and end.
 
-A machine's folder holds a lock that every process of its first ranks keeps open: it is free when,
-and only when, they are gone. ``machine.json`` says when it was launched; ``ended.json`` when and
-why it ended.
+The lock in a machine's folder, which its processes hold open, is free only when they are gone.
 """
-
-from __future__ import annotations
 
 import fcntl
 import json
@@ -25,7 +21,8 @@ from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_json
 from deepvm.io.failpoints import POINTS, point
-from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
+from deepvm.io.processes import last_lines
+from deepvm.jobs.cloud import Cloud, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.steady_clock import clock_of
 
@@ -35,27 +32,21 @@ ENDED = "ended.json"
 ORDER = "order.json"
 AGENT = "agent"
 LOG = "machine.log"
-_LAST_BYTES = 16_384
 _LAST_LINES = 40
 _LOOK_S = 0.01
 _GONE_S = 10.0
 
 
-class LocalCloud:
-    """See :class:`deepvm.jobs.cloud.Cloud`."""
+class LocalCloud(Cloud):
+    """Machines on this computer."""
 
     can_preempt: ClassVar = True
     near: ClassVar = True
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
-        """``folder``: for all jobs' machines; ``allocation_s``: from the request to the launch."""
-        self._folder = folder
-        self._allocation_s = allocation_s
+        self._folder = folder  # For all jobs' machines
+        self._allocation_s = allocation_s  # From the request to the launch
         self._ends: dict[Path, JsonDict] = {}
-
-    @classmethod
-    def open(cls, folder: Path) -> LocalCloud:
-        return cls(folder)
 
     def _machine(self, job: str, machine: str) -> Path:
         return self._folder / job / "machines" / machine
@@ -64,16 +55,12 @@ class LocalCloud:
         return "127.0.0.1"
 
     def settings(self, record: MachineRecord, job: str) -> JsonDict:
-        """What a machine must know of its surroundings.
-
-        ``interface``: of collectives. ``metadata_named``: whether its processes find the metadata
-        service by the variable of AWS's libraries, instead of the one that the computer has.
-        """
         return {
             "address": "127.0.0.1",
-            "interface": "lo",
+            "interface": "lo",  # of collectives
             "metadata_host": "127.0.0.1",
             "metadata_port": 0,
+            # Found by the variable of AWS's libraries, instead of the one that the computer has
             "metadata_named": True,
         }
 
@@ -81,17 +68,19 @@ class LocalCloud:
         return jail()
 
     def finish(self, job: str) -> None:
-        """See :class:`Cloud`: the last look, which removes what machines have left."""
-        self.listing(job)
+        self.listing(job)  # which removes what machines have left
 
     def request(self, record: MachineRecord, start: Start) -> float:
-        place = self._machine(start.job, start.machine)
         time.sleep(self._allocation_s)
+        place = self._machine(start.job, start.machine)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            return self._start(place, record, start)
         except OSError as error:
             raise RefusedError(f"{place}: {error.strerror or error}") from None
+
+    def _start(self, place: Path, record: MachineRecord, start: Start) -> float:
+        place.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             free = _locked(descriptor, fcntl.LOCK_EX)
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
@@ -129,12 +118,10 @@ class LocalCloud:
                 check=True,
             )
             point("local.after-launch")
-            process = int(started.stdout)
-            write_json(place / MACHINE, {"launched_s": launched_s, "process": process})
+            made = {"launched_s": launched_s, "process": int(started.stdout)}
+            write_json(place / MACHINE, made)
             point("local.before-reply")
             return launched_s
-        except OSError as error:
-            raise RefusedError(f"{place}: {error.strerror or error}") from None
         finally:
             os.close(descriptor)
 
@@ -162,7 +149,6 @@ class LocalCloud:
         return clock_of(self._folder / job).now_s()
 
     def _end(self, job: str, machine: str, reason: str) -> JsonDict:
-        """When and why a machine that is gone ended; written down if it is not yet."""
         place = self._machine(job, machine)
         if not (place / ENDED).exists():
             point("local.before-ended")
@@ -174,10 +160,7 @@ class LocalCloud:
         return _read(place / ENDED)
 
     def last_lines(self, job: str, machine: str) -> list[str]:
-        with suppress(OSError), (self._machine(job, machine) / LOG).open("rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
-            return log.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
-        return []
+        return last_lines(self._machine(job, machine) / LOG, _LAST_LINES)
 
     def release(self, job: str, machine: str) -> None:
         place = self._machine(job, machine)
@@ -190,11 +173,13 @@ class LocalCloud:
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         place = self._machine(job, machine)
-        if _is_alive(place) and grace_s is None:
+        if not _is_alive(place):
+            return
+        if grace_s is None:
             _kill(place, "preempted")
             self._end(job, machine, "preempted")
-        elif _is_alive(place):
-            write_json(place / ORDER, {"taken_s": time.time() + float(grace_s or 0.0)})
+        else:
+            write_json(place / ORDER, {"taken_s": time.time() + grace_s})
 
     def recommend(self, job: str, machine: str) -> None:
         place = self._machine(job, machine)
@@ -212,24 +197,19 @@ def unshared() -> list[str]:
     """Prefix for a command in its own PID namespace; empty where refused (most containers)."""
     if shutil.which("unshare") is None:
         return []
-    if os.geteuid() == 0:
-        user = []
-    else:
-        user = ["--user", "--map-current-user"]
-    words = ["unshare", *user, "--pid", "--mount-proc", "--fork", "--kill-child"]
+    words = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]
+    if os.geteuid() != 0:
+        words[1:1] = ["--user", "--map-current-user"]
     tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True)
-    if tried.returncode == 0:
-        return words
-    return []
+    if tried.returncode:
+        return []
+    return words
 
 
 def _environ() -> dict[str, str]:
-    """What a machine has of this process's environment; its Python is this one."""
     found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_") or k == POINTS}
-    found["PATH"] = os.pathsep.join(
-        [os.path.dirname(sys.executable), found.get("PATH", os.defpath)]
-    )
-    return found
+    path = found.get("PATH", os.defpath)
+    return {**found, "PATH": os.pathsep.join([os.path.dirname(sys.executable), path])}
 
 
 def _locked(descriptor: int, kind: int) -> bool:
@@ -241,7 +221,6 @@ def _locked(descriptor: int, kind: int) -> bool:
 
 
 def _is_alive(place: Path) -> bool:
-    """Whether any process of a machine lives: it holds the lock."""
     if not (place / MACHINE).exists():
         return False
     descriptor = os.open(place / LOCK, os.O_RDWR)
@@ -253,22 +232,14 @@ def _is_alive(place: Path) -> bool:
 
 
 def _kill(place: Path, reason: str) -> None:
-    """End a machine, and return when it is gone."""
     # Its first process reads this, also where nothing was left to record its pid.
     with suppress(DataError):  # a full disk must not keep it alive
         write_json(place / ORDER, {"end": reason})
-    process = int(_read(place / MACHINE).get("process", 0))
-    if not process:
-        return _await_end(place)
-    children = Path(f"/proc/{process}/task/{process}/children")
+    process = _read(place / MACHINE).get("process", 0)
     # Unshare or the keeper waits until all are gone, and then frees the lock
     with suppress(OSError):
-        for child in children.read_text().split():
+        for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
-    return _await_end(place)
-
-
-def _await_end(place: Path) -> None:
     deadline = time.monotonic() + _GONE_S
     while _is_alive(place):
         if time.monotonic() > deadline:
@@ -278,8 +249,7 @@ def _await_end(place: Path) -> None:
 
 def _read(path: Path) -> JsonDict:
     try:
-        found = json.loads(path.read_bytes())
+        found: JsonDict = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UnknownError(f"{path}: {error}") from None
-    assert isinstance(found, dict)
     return found

@@ -1,10 +1,4 @@
-"""Local machines, each in a network namespace, on a switch per job. Needs root.
-
-Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by.
-Its link can be taken away, so that it is alive and silent, and given back.
-"""
-
-from __future__ import annotations
+"""Local machines, each in a network namespace, on a switch per job. Needs root."""
 
 import hashlib
 import os
@@ -23,14 +17,14 @@ _METADATA = "169.254.169.254"
 _FIRST = 10
 _MOST = 240
 _LIMIT_S = 30.0
-_MAKING = threading.Lock()
+_MAKING = threading.Lock()  # of a job's switch
 
 
 class NetnsCloud(LocalCloud):
-    """See :class:`deepvm.jobs.cloud.Cloud`."""
+    """Machines of a computer whose processes may make network namespaces."""
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
-        """As a local cloud. Raises RefusedError: there can be no namespaces here."""
+        """Raises RefusedError: there can be no namespaces here."""
         super().__init__(folder, allocation_s)
         missing = [name for name in ("ip", "unshare") if shutil.which(name) is None]
         if os.geteuid() != 0 or missing:
@@ -40,30 +34,27 @@ class NetnsCloud(LocalCloud):
             raise RefusedError(f"the cloud netns needs {needs}; the cloud local does without")
 
     def host(self, job: str) -> str:
-        """See :class:`Cloud`: the switch, which is made now."""
         bridge = _bridge(job)
-        net = _net(job)
+        address = f"{_net(job)}.1"
         with _MAKING:
             if not Path(f"/sys/class/net/{bridge}").exists():
                 _ip("link", "add", bridge, "type", "bridge")
             # A killed controller may have left it without
-            _ip("addr", "replace", f"{net}.1/24", "dev", bridge)
+            _ip("addr", "replace", f"{address}/24", "dev", bridge)
             _ip("link", "set", bridge, "up")
-        return f"{net}.1"
+        return address
 
     def settings(self, record: MachineRecord, job: str) -> JsonDict:
         number = int(record.id.removeprefix("m"))
-        address = f"{_net(job)}.{_FIRST + number % _MOST}"
         return {
-            "address": address,
+            **super().settings(record, job),
+            "address": f"{_net(job)}.{_FIRST + number % _MOST}",
             "interface": "eth0",
             "metadata_host": _METADATA,
             "metadata_port": 80,
-            "metadata_named": True,
         }
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
-        """Commands run in the machine's namespace, which is made now. Raises RefusedError."""
         space = _space(job, record.id)
         self.host(job)
         address = self.settings(record, job)["address"]
@@ -72,25 +63,21 @@ class NetnsCloud(LocalCloud):
         try:
             _remove(space)
             _ip("netns", "add", space)
-            _ip(
-                "-batch",
-                "-",
-                text=f"link add {outer} type veth peer name {inner}\n"
+            lines = (
+                f"link add {outer} type veth peer name {inner}\n"
                 f"link set {inner} netns {space}\n"
                 f"link set {outer} master {_bridge(job)}\n"
-                f"link set {outer} up\n",
+                f"link set {outer} up\n"
             )
-            _ip(
-                "-n",
-                space,
-                "-batch",
-                "-",
-                text=f"link set {inner} name eth0\n"
+            _ip("-batch", "-", text=lines)
+            lines = (
+                f"link set {inner} name eth0\n"
                 f"addr add {address}/24 dev eth0\n"
                 f"addr add {_METADATA}/32 dev lo\n"
                 "link set lo up\n"
-                "link set eth0 up\n",
+                "link set eth0 up\n"
             )
+            _ip("-n", space, "-batch", "-", text=lines)
         except subprocess.SubprocessError as error:
             _remove(space)
             output = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
@@ -109,7 +96,6 @@ class NetnsCloud(LocalCloud):
             _ip("link", "del", _bridge(job))
 
     def cut(self, job: str, machine: str, *, down: bool = True) -> None:
-        """See :class:`deepvm.jobs.cloud.NetworkFaults`; or restore it. Raises UnknownError."""
         try:
             _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
         except subprocess.SubprocessError as error:

@@ -1,11 +1,4 @@
-"""The parent of a local machine where ``unshare`` is refused: ends its processes with it.
-
-It starts the words after its name, waits for their end, ends all that they have left, and ends
-itself. The machine's first process does the same if the keeper is killed, so that nothing is left
-unless both are killed at once.
-"""
-
-from __future__ import annotations
+"""The parent of a local machine where ``unshare`` is refused: ends its processes with it."""
 
 import os
 import signal
@@ -14,18 +7,16 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
+from deepvm.io.processes import become_subreaper, end_descendants, follow_parent
 
-KEPT = "kept"
-"""The last word of the command that a keeper starts."""
+KEPT = "kept"  # The last word of the command that a keeper starts
 
 
 def main() -> None:
     """Keep one machine to its end."""
     become_subreaper()
-    own = os.getpid()
     # The machine's lock is among the open files: it is free when both have ended.
-    follow = partial(follow_parent, own, signal.SIGTERM)
+    follow = partial(follow_parent, os.getpid(), signal.SIGTERM)
     process = subprocess.Popen([*sys.argv[1:], KEPT], close_fds=False, preexec_fn=follow)
     with suppress(ChildProcessError):
         while True:

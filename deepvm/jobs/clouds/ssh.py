@@ -1,13 +1,8 @@
 """Machines the user owns: an agent on each host of a file, started by ssh or another command.
 
-Nothing waits on a host for orders: each is a command of its own
-(:mod:`deepvm.jobs.clouds.ssh_host`), and a machine runs on when the connection is closed. Which
-machine is on which host is written down before it is started there. A host that does not answer is
-unknown: what ran there may run on, and counts as alive, until it was released in vain for a while;
-its agent ends it when it loses the controller.
+A host that does not answer is unknown: what ran there counts as alive, until it was released in
+vain for a while; its agent ends it when it loses the controller.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -25,14 +20,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import deepvm
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_json
 from deepvm.io.own_package import package_archive
-from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import Cloud, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
@@ -40,22 +35,21 @@ from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.machine import address_toward
 from deepvm.profiling.hosts.watchdog import MARK
 
+# Environment variable: the address of this computer that hosts reach
 CONTROLLER_HOST = "DEEPVM_CONTROLLER_HOST"
-"""Environment variable: the address of this computer that hosts reach."""
 _LIMIT_S = 40.0
 _LET_GO_S = 30.0
 _DEAF_S = 20.0
 _AT_ONCE = 32
+_OVER = "over"  # In the folder of places: nothing is left on any host
+# Smaller differences between the clocks of hosts do not count: to ask one may take as long
 _MIN_CLOCK_DIFFERENCE_S = 60.0
-"""Smaller differences between the clocks of hosts do not count: to ask one may take as long."""
 
 log = logging.getLogger("deepvm.jobs")
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A machine and its host; times in seconds since the epoch, None until they are known."""
-
     host: str
     launched_s: float | None = None
     ended_s: float | None = None
@@ -63,15 +57,13 @@ class _Placed:
     taken: bool = False
 
     def is_let_go(self, now_s: float) -> bool:
-        """Whether its host did not answer for so long that its end is not awaited any more."""
         return self.released_s is not None and now_s - self.released_s >= _LET_GO_S
 
 
-class SshCloud:
-    """See :class:`deepvm.jobs.cloud.Cloud`."""
+class SshCloud(Cloud):
+    """Machines on the hosts of a job's file."""
 
     can_preempt: ClassVar = True
-    near: ClassVar = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -80,19 +72,14 @@ class SshCloud:
         self._deaf: dict[str, float] = {}
         self._starting: dict[tuple[str, str], str] = {}
 
-    @classmethod
-    def open(cls, folder: Path) -> SshCloud:
-        return cls(folder)
-
-    def _hosts(self, job: str) -> StaticHosts | None:
-        return StaticHosts.load(self._folder / job)
+    def _hosts(self, job: str) -> StaticHosts:
+        return StaticHosts.load(self._folder / job) or StaticHosts("", "local", "", ())
 
     def host(self, job: str) -> str:
-        """See :class:`Cloud`: of this computer's addresses the one from which hosts are reached."""
-        own = self._hosts(job)
         if found := os.environ.get(CONTROLLER_HOST):
             return found
-        if own is None or own.reach.local:
+        own = self._hosts(job)
+        if own.reach.local:
             return "127.0.0.1"
         for host in own.hosts:
             with suppress(OSError):
@@ -102,30 +89,27 @@ class SshCloud:
             " one's"
         )
 
-    # --- machines ---------------------------------------------------------------------------------
-
     def request(self, record: MachineRecord, start: Start) -> float:
         own = self._hosts(start.job)
-        if own is None:
-            raise RefusedError(f"{start.job} has no hosts")
-        (self._places(start.job) / _OVER).unlink(missing_ok=True)
+        places = self._places(start.job)
+        (places / _OVER).unlink(missing_ok=True)
+        order = {
+            "do": "start",
+            "machine": start.machine,
+            "secret": start.secret.hex(),
+            "controller": start.controller,
+            "pool": asdict(record.pool),
+            "role": record.role.value,
+        }
         refused: dict[str, str] = {}
         while True:
             host = self._chosen(own, record, start.job, refused)
-            order = {
-                "do": "start",
-                "machine": start.machine,
-                "secret": start.secret.hex(),
-                "controller": start.controller,
-                "pool": asdict(record.pool),
-                "role": record.role.value,
-            }
             try:
                 answer = self._ask(own, host, order)
                 launched_s = float(answer["launched_s"]) + self._behind_s(start.job, answer)
             except RefusedError as error:
                 refused[host.name] = str(error)
-                (self._places(start.job) / f"{start.machine}.json").unlink(missing_ok=True)
+                (places / f"{start.machine}.json").unlink(missing_ok=True)
                 continue
             finally:
                 self._starting.pop((start.job, start.machine), None)
@@ -135,12 +119,7 @@ class SshCloud:
     def _chosen(
         self, own: StaticHosts, record: MachineRecord, job: str, refused: dict[str, str]
     ) -> Host:
-        """A host for a machine, written down: where it was asked for before, or one that is free.
-
-        Raises RefusedError.
-
-        ``refused``: hosts that are no choice, and why; more are added.
-        """
+        """A host, written down; ``refused`` gets those that are no choice. Raises RefusedError."""
         with self._choosing:
             placed = self._placed(job)
             if record.id in placed:
@@ -149,39 +128,34 @@ class SshCloud:
                 p.host for p in placed.values() if p.launched_s is not None and p.ended_s is None
             }
             taken |= {host for (one, _), host in self._starting.items() if one == job}
-            # A host that has lost machines may be ill.
             before = Counter(p.host for p in placed.values())
-            for host in sorted(
-                own.of(record.pool), key=lambda h: (self._is_deaf(h), before[h.name])
-            ):
-                if host.name in refused or host.name in taken:
+            able = sorted(own.of(record.pool), key=lambda h: (self._is_deaf(h), before[h.name]))
+            for host in able:
+                if host.name in taken:
                     refused.setdefault(host.name, f"{host.name} has a machine of this job")
+                if host.name in refused:
                     continue
                 try:
                     busy = self._ask(own, host, {"do": "look"})["busy"]
                 except (UnknownError, RefusedError) as error:
                     refused[host.name] = str(error)
                     continue
-                if busy:
-                    refused[host.name] = f"{host.name}: {busy} is there"
-                    continue
-                self._place(job, record.id, _Placed(host.name))
-                self._starting[job, record.id] = host.name
-                return host
-        raise RefusedError("no host is free: " + "; ".join(refused.values()))
+                if not busy:
+                    self._place(job, record.id, _Placed(host.name))
+                    self._starting[job, record.id] = host.name
+                    return host
+                refused[host.name] = f"{host.name}: {busy} is there"
+        raise RefusedError("no host is free: " + ("; ".join(refused.values()) or "there is none"))
 
     def listing(self, job: str) -> Listing:
         own = self._hosts(job)
         now_s = self._now_s(job)
-        if own is None:
-            return Listing({})
         if not (self._places(job) / _OVER).exists():
-            controller = self._folder / job / "controller"
-            url = ""
-            if controller.exists():
-                url = controller.read_text().strip()
+            order = {"do": "look"}
+            with suppress(FileNotFoundError):
+                order["controller"] = (self._folder / job / "controller").read_text().strip()
             asked = [h for h in own.hosts if not self._is_deaf(h)]
-            for host, answer in self._ask_all(own, asked, {"do": "look", "controller": url}):
+            for host, answer in self._ask_all(own, asked, order):
                 self._note(job, host, answer)
         alive = dict[str, float]()
         ended = dict[str, tuple[float, float]]()
@@ -191,7 +165,8 @@ class SshCloud:
                 continue
             if placed.ended_s is not None:
                 ended[name] = placed.launched_s, placed.ended_s
-                taken |= {name} if placed.taken else set()
+                if placed.taken:
+                    taken.add(name)
             elif not (placed.is_let_go(now_s) and placed.host in self._deaf):
                 alive[name] = placed.launched_s
         return Listing(alive, ended, taken=frozenset(taken))
@@ -209,49 +184,42 @@ class SshCloud:
 
     def _behind_s(self, job: str, answer: JsonObject) -> float:
         """Seconds a host's clock is behind the job's; 0 if the round trip takes as long."""
-        behind_s = 0
-        if "now_s" in answer:
-            behind_s = round(self._now_s(job) - answer["now_s"])
-        if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S:
-            return float(behind_s)
-        return 0.0
+        now_s = self._now_s(job)
+        behind_s = round(now_s - answer.get("now_s", now_s))
+        if abs(behind_s) < _MIN_CLOCK_DIFFERENCE_S:
+            return 0.0
+        return float(behind_s)
 
     def release(self, job: str, machine: str) -> None:
-        self._order(
-            job, machine, {"do": "release", "machine": machine}, released_s=self._now_s(job)
-        )
+        placed = self._placed(job).get(machine)
+        if placed is not None and placed.ended_s is None and placed.released_s is None:
+            self._change(job, machine, placed.host, released_s=self._now_s(job))
+        self._order(job, machine, {"do": "release"})
 
     def last_lines(self, job: str, machine: str) -> list[str]:
-        own = self._hosts(job)
         placed = self._placed(job).get(machine)
-        if own is None or placed is None:
+        if placed is None:
             return []
-        host = own.host(placed.host)
-        return [
-            str(line) for line in self._ask(own, host, {"do": "read", "machine": machine})["lines"]
-        ]
+        own = self._hosts(job)
+        answer = self._ask(own, own.host(placed.host), {"do": "read", "machine": machine})
+        return [str(line) for line in answer["lines"]]
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
-        self._order(job, machine, {"do": "preempt", "machine": machine, "grace_s": grace_s})
+        self._order(job, machine, {"do": "preempt", "grace_s": grace_s})
 
     def recommend(self, job: str, machine: str) -> None:
-        self._order(job, machine, {"do": "recommend", "machine": machine})
+        self._order(job, machine, {"do": "recommend"})
 
-    def _order(
-        self, job: str, machine: str, order: JsonObject, released_s: float | None = None
-    ) -> None:
-        own = self._hosts(job)
+    def _order(self, job: str, machine: str, order: JsonObject) -> None:
         placed = self._placed(job).get(machine)
-        if own is None or placed is None or placed.ended_s is not None:
-            return
-        if released_s is not None and placed.released_s is None:
-            self._change(job, machine, placed.host, released_s=released_s)
-        host = own.host(placed.host)
-        self._note(job, host, self._ask(own, host, order))
+        if placed is not None and placed.ended_s is None:
+            own = self._hosts(job)
+            host = own.host(placed.host)
+            self._note(job, host, self._ask(own, host, {**order, "machine": machine}))
 
     def finish(self, job: str) -> None:
         own = self._hosts(job)
-        if own is None or (self._places(job) / _OVER).exists():
+        if not own.hosts or (self._places(job) / _OVER).exists():
             return
         used = {p.host for p in self._placed(job).values()}
         hosts = [h for h in own.hosts if h.name in used]
@@ -261,10 +229,8 @@ class SshCloud:
             if not answer["alive"]
         }
         if answered == used:
-            self._places(job).mkdir(exist_ok=True)
+            self._places(job).mkdir(parents=True, exist_ok=True)
             (self._places(job) / _OVER).touch()
-
-    # --- which machine is where -------------------------------------------------------------------
 
     def _places(self, job: str) -> Path:
         return self._folder / job / "placed"
@@ -277,16 +243,16 @@ class SshCloud:
         }
 
     def _place(self, job: str, machine: str, placed: _Placed) -> None:
-        self._places(job).mkdir(parents=True, exist_ok=True)
-        write_json(self._places(job) / f"{machine}.json", asdict(placed))
+        places = self._places(job)
+        places.mkdir(parents=True, exist_ok=True)
+        write_json(places / f"{machine}.json", asdict(placed))
 
-    def _change(self, job: str, machine: str, host: str, **facts: float | bool | None) -> None:
+    def _change(self, job: str, machine: str, host: str, **facts: Any) -> None:
         with self._writing:
             before = self._placed(job).get(machine, _Placed(host))
-            if before.host == host and before != replace(before, **facts):  # type: ignore[arg-type]
-                self._place(job, machine, replace(before, **facts))  # type: ignore[arg-type]
-
-    # --- hosts ------------------------------------------------------------------------------------
+            after = replace(before, **facts)
+            if before.host == host and before != after:
+                self._place(job, machine, after)
 
     def _is_deaf(self, host: Host) -> bool:
         return time.monotonic() - self._deaf.get(host.name, -_DEAF_S) < _DEAF_S
@@ -306,13 +272,11 @@ class SshCloud:
             return [answer for answer in pool.map(ask, hosts) if answer is not None]
 
     def _ask(self, own: StaticHosts, host: Host, order: JsonObject) -> JsonDict:
-        """Have a host obey an order. Raises RefusedError, UnknownError."""
-        digest = _digest()
         whole = {**order, "job": own.tag, "place": host.plain, "address": host.address}
-        whole |= {"version": deepvm.__version__, "digest": digest, "bytes": 0}
+        whole |= {"version": deepvm.__version__, "digest": _digest(), "bytes": 0}
         answer = self._exchange(own, host, whole, b"")
         if answer["event"] == "needs-code":
-            code = _package()
+            code = package_archive(libraries=False)
             answer = self._exchange(own, host, {**whole, "bytes": len(code)}, code)
         if answer["event"] == "refused":
             raise RefusedError(f"{host.name}: {answer['why']}")
@@ -321,7 +285,6 @@ class SshCloud:
         return answer
 
     def _exchange(self, own: StaticHosts, host: Host, order: JsonObject, behind: bytes) -> JsonDict:
-        """What the host's interpreter says. Raises UnknownError."""
         try:
             reach = own.reach
             # Standard input, as a command's words can be seen by everybody there.
@@ -330,35 +293,25 @@ class SshCloud:
             out, err = _run(words, line + behind)
         except (OSError, subprocess.SubprocessError, RequestError) as error:
             self._deaf[host.name] = time.monotonic()
-            why = (
-                f"no answer within {_LIMIT_S:.0f} s"
-                if isinstance(error, subprocess.TimeoutExpired)
-                else error
-            )
-            raise UnknownError(f"{host.name}: {why}") from None
-        answers = [
-            line.removeprefix(MARK)
-            for line in out.decode("utf-8", "replace").splitlines()
-            if line.startswith(MARK)
-        ]
-        with suppress(ValueError):
-            found = json.loads(answers[-1] if answers else "")
+            reason = str(error)
+            if isinstance(error, subprocess.TimeoutExpired):
+                reason = f"no answer within {_LIMIT_S:.0f} s"
+            raise UnknownError(f"{host.name}: {reason}") from None
+        lines = out.decode("utf-8", "replace").splitlines()
+        answers = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+        with suppress(ValueError, LookupError):
+            found = json.loads(answers[-1])
             if isinstance(found, dict) and "event" in found:
                 self._deaf.pop(host.name, None)
                 return found
         self._deaf[host.name] = time.monotonic()
-        last = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()][-1:]
-        raise UnknownError(
-            f"{host.name} does not answer: {last[0][:300] if last else 'it printed nothing'}"
-        )
-
-
-_OVER = "over"
-"""In the folder of places: nothing is left on any host."""
+        printed = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+        last = "".join(printed[-1:])[:300] or "it printed nothing"
+        raise UnknownError(f"{host.name} does not answer: {last}")
 
 
 def _run(words: list[str], data: bytes) -> tuple[bytes, bytes]:
-    """A command's output and errors; it is ended, with what it has started, after a while."""
+    """A command's output and errors; it is killed with its group after ``_LIMIT_S``."""
     with subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
@@ -378,23 +331,18 @@ def _resolved(host: Host) -> str:
     """The name that DNS knows, where it is an alias of ssh's."""
     try:
         socket.getaddrinfo(host.plain, None, socket.AF_INET)
+        return host.plain
     except OSError:
-        done = subprocess.run(
-            ["ssh", "-G", host.name], capture_output=True, text=True, timeout=_LIMIT_S
-        )
+        words = ["ssh", "-G", host.name]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S)
         found = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
         return found.get("hostname", host.plain)
-    return host.plain
-
-
-def _package() -> bytes:
-    return package_archive(libraries=False)
 
 
 @cache
 def _digest() -> str:
     """Of this deepvm: differs where any of its files does."""
-    return hashlib.sha256(_package()).hexdigest()[:32]
+    return hashlib.sha256(package_archive(libraries=False)).hexdigest()[:32]
 
 
 @cache

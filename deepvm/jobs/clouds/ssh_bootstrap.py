@@ -1,11 +1,4 @@
-"""What a host's interpreter runs first, as ``python -c``: finds deepvm there or unpacks it.
-
-Its standard input is a line of JSON, an order for :mod:`deepvm.jobs.clouds.ssh_host` with the
-version that sends it, and behind it ``bytes`` of an archive. It uses the standard library alone, as
-there may be nothing else.
-"""
-
-from __future__ import annotations
+"""What a host's interpreter runs first (``python -c``), of the standard library alone."""
 
 import fcntl
 import io
@@ -66,7 +59,6 @@ def _is_installed(version: str) -> bool:
 
 
 def _is_here(order: dict, given: io.BufferedReader) -> bool:  # type: ignore[type-arg]
-    """Use what was sent now or before; False if nothing was."""
     folder = os.path.join(_hosts(), ".code", order["digest"])
     if not os.path.isdir(folder):
         if not order["bytes"]:

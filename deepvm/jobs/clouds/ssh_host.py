@@ -1,11 +1,4 @@
-"""What the cloud ssh has done on a host: there, machines are local ones, one at a time.
-
-A host's folder, ``~/.local/share/deepvm/hosts/NAME``, has one for each job with its machines, as
-local machines have them, and ``logs``, which is all that is left of a job. A machine runs on when
-the connection that made it is closed.
-"""
-
-from __future__ import annotations
+"""What the cloud ssh has done on a host: there, machines are local ones, one at a time."""
 
 import fcntl
 import os
@@ -35,9 +28,8 @@ class HostCloud(LocalCloud):
     """The machines of one host."""
 
     def __init__(self, folder: Path, address: str = "") -> None:
-        """``folder``: of this host. ``address``: where the others reach it."""
         super().__init__(folder, allocation_s=0.0)
-        self._address = address
+        self._address = address  # Where the others reach this host
 
     def settings(self, record: MachineRecord, job: str) -> JsonDict:
         cards = {address: name for name, address in own_addresses().items()}
@@ -51,7 +43,6 @@ class HostCloud(LocalCloud):
         }
 
     def occupant(self, job: str, machine: str) -> str:
-        """What lives here, but for this machine; empty if nothing does."""
         for place in _jobs(self._folder):
             for name in self.listing(place.name).alive:
                 if (place.name, name) != (job, machine):
@@ -109,10 +100,13 @@ def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
         if busy:
             raise RefusedError(f"{busy} is there")
         if not order["address"]:
-            cloud = HostCloud(folder, _towards(controller))
-        pool = Pool(**order["pool"])
-        record = MachineRecord(name, pool, time.time(), role=Role(order["role"]))
-        _tell(folder / job, controller, made=True)
+            # The others reach this host at its address on the way to the controller
+            parts = urlsplit(controller)
+            cloud = HostCloud(folder, address_toward(parts.hostname or "", parts.port or 80))
+        role = Role(order["role"])
+        record = MachineRecord(name, Pool(**order["pool"]), time.time(), role=role)
+        (folder / job).mkdir(parents=True, exist_ok=True)
+        _tell(folder / job, controller)
         start = Start(
             job, name, bytes.fromhex(order["secret"]), controller, str(folder / job / "controller")
         )
@@ -121,16 +115,8 @@ def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
         lock.release()
 
 
-def _towards(controller: str) -> str:
-    """The address of this host on its way to the controller; the others reach it by that."""
-    parts = urlsplit(controller)
-    return address_toward(parts.hostname or "", parts.port or 80)
-
-
-def _tell(job: Path, controller: str, *, made: bool = False) -> None:
-    """Have agents know where the controller is: one that was killed continues at another port."""
-    if made:
-        job.mkdir(parents=True, exist_ok=True)
+def _tell(job: Path, controller: str) -> None:
+    """Tell agents where the controller is: one that was killed continues at another port."""
     file = job / "controller"
     if controller and job.is_dir():
         with suppress(FileNotFoundError):

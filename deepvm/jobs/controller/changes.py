@@ -1,36 +1,30 @@
-"""What an event has changed: for the history, and for the points at which campaigns kill."""
+"""What controllers write down: what events have changed, and how far the job is at which time."""
 
-from __future__ import annotations
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, replace
+from itertools import pairwise
 
-from collections.abc import Iterable
-from dataclasses import asdict, fields, is_dataclass, replace
-from typing import TypeAlias
-
-from deepvm.core.json_types import JsonDict, JsonObject
-from deepvm.io.failpoints import point
+from deepvm.core.json_types import JsonDict
+from deepvm.errors import DataError
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import JobState, Reason
-from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
+from deepvm.jobs.decisions.world import JobState, MachineRecord
+from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History, Sample
 
-Reported: TypeAlias = tuple[d.Event, JsonObject]
-"""An event, and further facts."""
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
-
-
-_REPEATED = (
-    "now_s",
-    "reached",
-    "reached_s",
-    "facts",
-    "pace",
-    "pulse",
-    "between",
-    "machines",
-    "cold",
+# Fields that the next heartbeats say again; machines are compared one by one
+_REPEATED = frozenset(
+    ("now_s", "reached", "reached_s", "facts", "pace", "pulse", "between", "machines", "cold")
 )
-"""Fields that the next heartbeats say again; machines are compared one by one."""
+# What histories of earlier releases call these events
+_RECORDED: dict[type[d.Event], str] = {
+    d.MetadataUnavailable: "deaf",
+    d.CheckpointDurable: "lasts",
+    d.CheckpointOnAnchorOnly: "alone",
+    d.FaultInjected: "struck",
+}
 
 
 def has_changed(before: JobState, world: JobState) -> bool:
@@ -50,86 +44,151 @@ def has_changed(before: JobState, world: JobState) -> bool:
 
 def changed_states(before: JobState, world: JobState) -> list[str]:
     """The states that are new, by the names of their points."""
-    if before.job is world.job:
-        found = []
-    else:
-        found = [f"job.{world.job.value}"]
-    known = {key: m.state for key, m in before.machines.items()}
-    return [
-        *found,
-        *(
-            f"machine.{m.state.value}"
-            for k, m in world.machines.items()
-            if known.get(k) is not m.state
-        ),
-    ]
+    found = [f"machine.{m.state.value}" for m in _in_new_state(before, world)]
+    if before.job is not world.job:
+        found.insert(0, f"job.{world.job.value}")
+    return found
 
 
-def pass_points(changed: list[str], where: str) -> None:
-    """Pass the points of new states."""
-    for label in changed:
-        point(f"{label}.{where}")
-
-
-_RECORDED: dict[type[d.Event], str] = {
-    d.Heartbeat: "heard",
-    d.InstancesListed: "listed",
-    d.MetadataUnavailable: "deaf",
-    d.CheckpointDurable: "lasts",
-    d.CheckpointOnAnchorOnly: "alone",
-    d.FaultInjected: "struck",
-}
-"""What histories of earlier releases call these events."""
-
-
-def _name(event: type[d.Event]) -> str:
-    return _RECORDED.get(event, event.__name__.lower())
+def _in_new_state(before: JobState, world: JobState) -> Iterator[MachineRecord]:
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if known is None or known.state is not machine.state:
+            yield machine
 
 
 def _facts(event: d.Event) -> JsonDict:
-    assert is_dataclass(event)
     found = asdict(event)
-    return {
-        k: v.value if isinstance(v, Reason) else v
-        for k, v in found.items()
-        if k not in ("alive", "ended")
-    }
+    if "reason" in found:
+        found["reason"] = found["reason"].value
+    if isinstance(event, d.Failed) and event.lines is None:
+        del found["lines"]
+    return found
 
 
-def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> list[EventRow]:
+def rows_of(before: JobState, world: JobState, events: Iterable[d.Event]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
-    rows = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
-    for key, machine in world.machines.items():
-        known = before.machines.get(key)
-        if machine.state in _ENDS and (known is None or known.state is not machine.state):
-            ends = {"id": key, "state": machine.state.value, "why": machine.end_reason}
-            rows.append((MACHINE, ends))
+    rows = [(_RECORDED.get(type(e), type(e).__name__.lower()), _facts(e)) for e in events]
+    for m in _in_new_state(before, world):
+        if m.state in _ENDS:
+            rows.append((MACHINE, {"id": m.id, "state": m.state.value, "why": m.end_reason}))
     news = world.preparing.items() - before.preparing.items()
     rows += [
         ("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing
     ]
     if before.pulse.hung_s != world.pulse.hung_s:
         hung = {"why": world.pulse.why, "version": world.version, "again": not world.job.over}
-        rows.append(
-            ("hung", {**hung, "since_s": before.pulse.since_s, "generation": before.generation})
-        )
-    failed = world.counts.failed
-    if failed.total != before.counts.failed.total and not any(
-        kind == _name(d.Unsaved) for kind, _ in rows
-    ):
-        if before.save is not None:
+        hung |= {"since_s": before.pulse.since_s, "generation": before.generation}
+        rows.append(("hung", hung))
+    failed = world.failed_saves
+    if failed.total != before.failed_saves.total and "unsaved" not in dict(rows):
+        asked = {}
+        if before.save:
             asked = {"reason": before.save.reason.value}
-        else:
-            asked = {}
-        rows.append((_name(d.Unsaved), {**asked, "why": failed.why}))
+        rows.append(("unsaved", {**asked, "why": failed.why}))
     if before.on_demand != world.on_demand:
         rows.append((MARKET, market_facts(world)))
     if before.job is not world.job and not rows:
         rows.append((STATE, {}))
     state = world.job.value
-    now = {"generation": world.generation, "steps": world.steps}
-    if rows:
-        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)}
-    else:
-        paid = {}
-    return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in rows]
+    if not rows:
+        return []
+    now: JsonDict = {"generation": world.generation, "steps": world.steps}
+    now |= {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)}
+    return [EventRow(world.now_s, kind, state, {**now, **facts}) for kind, facts in rows]
+
+
+FIRST_S = 0.25  # Between samples of a job that has just started
+# Samples of a job, about; up to three times as many where steps are lost again and again
+MOST = 1200
+# Samples of so long are written together; a controller that is killed loses no more of them
+FLUSH_S = 2.0
+
+log = logging.getLogger("deepvm.jobs")
+
+
+def spacing_s(span_s: float) -> float:
+    """Seconds between samples after ``span_s``: doubled until there are at most ``MOST``."""
+    spacing = FIRST_S
+    while span_s > MOST * spacing:
+        spacing *= 2
+    return spacing
+
+
+def edges(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The last sample before steps were lost and the next one, so that plots show a drop."""
+    for one, other in pairwise(samples):
+        if other.step < one.step:
+            yield from (one, other)
+
+
+def thinned(samples: list[Sample], spacing: float) -> list[Sample]:
+    """Those that are to stay, at least ``spacing`` seconds apart but for the edges and the last."""
+    kept = set(edges(samples))
+    if len(kept) > MOST:
+        kept = set()
+    found: list[Sample] = []
+    last_s = float("-inf")
+    for sample in samples:
+        if sample.at_s - last_s >= spacing:
+            last_s = sample.at_s
+        elif sample not in kept and sample is not samples[-1]:
+            continue
+        found.append(sample)
+    return found
+
+
+class Sampler:
+    """Takes the samples of one job, and writes them down now and then."""
+
+    def __init__(self, history: History, job: str) -> None:
+        self._history = history
+        self._job = job
+        self._samples = history.samples(job)
+        self._written = len(self._samples)
+        self._spacing = spacing_s(self._span_s)
+        self._seen: Sample | None = None
+        self._flushed_s = float("-inf")
+
+    @property
+    def _span_s(self) -> float:
+        if self._samples:
+            return self._samples[-1].at_s - self._samples[0].at_s
+        return 0.0
+
+    def take(self, world: JobState) -> None:
+        before = self._seen
+        now = self._seen = Sample(world.now_s, world.generation, world.steps)
+        last = self._samples[-1] if self._samples else None
+        fallen = False
+        if before is not None and now.step < before.step:
+            fallen = True
+            if before is not last:
+                self._samples.append(before)
+        if last is None or fallen or now.at_s - last.at_s >= self._spacing:
+            self._samples.append(now)
+        if now.at_s - self._flushed_s >= FLUSH_S:
+            self._flush(now.at_s)
+
+    def close(self) -> None:
+        if self._seen is not None and self._samples[-1] is not self._seen:
+            self._samples.append(self._seen)
+        self._flush(self._samples[-1].at_s if self._samples else 0.0)
+
+    def _flush(self, now_s: float) -> None:
+        self._flushed_s = now_s
+        spacing = spacing_s(self._span_s)
+        if spacing > self._spacing or len(self._samples) > 3 * MOST:
+            self._spacing = spacing
+            self._written = 0
+            self._samples = thinned(self._samples, spacing)
+        new = self._samples[self._written :]
+        if not new:
+            return
+        try:
+            self._history.add_samples(self._job, new, instead=not self._written)
+        except DataError as error:
+            # A disk that is full, a lock: they are written with the next ones
+            log.debug("%s", error)
+            return
+        self._written = len(self._samples)

@@ -1,12 +1,11 @@
 """The controller's calls to its cloud, in threads; each result is an event."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from deepvm.errors import DeepVMError
@@ -25,10 +24,9 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class CloudCalls:
-    """For one job and one event loop; unexpected errors are logged with their location."""
+    """For one job and one event loop."""
 
     def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
-        """Call nothing yet; ``feed`` gets the outcome of each call."""
         self._cloud = cloud
         self._job = job
         self._feed = feed
@@ -39,20 +37,18 @@ class CloudCalls:
         self._is_listing = False
 
     async def call(self, call: Callable[..., _T], *words: Any) -> _T:
-        """Any call that may block."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *words)
 
     async def request(self, record: MachineRecord, start: Start) -> None:
         """Launch a machine; if the outcome is unknown, the cloud's list will show it."""
-        try:
-            point("cloud.before-request")
-            made = await self.call(self._cloud.request, record, start)
-            point("cloud.after-request")
-        except RefusedError as error:
-            self._feed(d.Refused(record.id, str(error)))
-        except Exception as error:
-            _warn(error)
-        else:
+        with _errors_logged():
+            try:
+                point("cloud.before-request")
+                made = await self.call(self._cloud.request, record, start)
+                point("cloud.after-request")
+            except RefusedError as error:
+                self._feed(d.Refused(record.id, str(error)))
+                return
             launch = made if isinstance(made, Launch) else Launch(made)
             self._feed(d.Launched(record.id, launch.launched_s, launch.zone, launch.usd_per_hour))
 
@@ -62,48 +58,40 @@ class CloudCalls:
             return
         self._releasing.add(machine)
         try:
-            point("cloud.before-release")
-            await self.call(self._cloud.release, self._job, machine)
-            point("cloud.after-release")
-        except Exception as error:
-            _warn(error)
+            with _errors_logged():
+                point("cloud.before-release")
+                await self.call(self._cloud.release, self._job, machine)
+                point("cloud.after-release")
         finally:
             self._releasing.remove(machine)
         if self._cloud.near:  # it is gone already
             self._listed_s = float("-inf")
 
     def is_list_due(self, every_s: float) -> bool:
-        """Whether the last list was asked for so long ago; never while one is."""
         return not self._is_listing and time.monotonic() - self._listed_s >= every_s
 
     async def list(self) -> None:
         self._listed_s = time.monotonic()
         self._is_listing = True
         try:
-            listing = await self.call(self._cloud.listing, self._job)
-        except Exception as error:
-            _warn(error)
-        else:
-            self._feed(listing)
+            with _errors_logged():
+                self._feed(await self.call(self._cloud.listing, self._job))
         finally:
             self._is_listing = False
 
-    async def strike(self, strike: InjectedFault) -> bool:
-        """Inject a fault into a live machine; False: it is unknown whether that was done."""
-        try:
-            if strike.blow is FaultKind.RECOMMEND:
-                await self.call(self._cloud.recommend, self._job, strike.id)
-            elif strike.blow is FaultKind.CUT and isinstance(self._cloud, NetworkFaults):
-                await self.call(self._cloud.cut, self._job, strike.id)
+    async def inject(self, fault: InjectedFault) -> bool:
+        """False: it is unknown whether that was done."""
+        with _errors_logged():
+            if fault.blow is FaultKind.RECOMMEND:
+                await self.call(self._cloud.recommend, self._job, fault.id)
+            elif fault.blow is FaultKind.CUT and isinstance(self._cloud, NetworkFaults):
+                await self.call(self._cloud.cut, self._job, fault.id)
             else:
-                await self.call(self._cloud.preempt, self._job, strike.id, strike.grace_s)
-        except Exception as error:
-            _warn(error)
-            return False
-        return True
+                await self.call(self._cloud.preempt, self._job, fault.id, fault.grace_s)
+            return True
+        return False
 
     async def finish(self) -> None:
-        """Remove what machines shared; it is free, so the job ends even if that fails."""
         until_s = time.monotonic() + _FINISH_S
         while True:
             try:
@@ -121,5 +109,10 @@ class CloudCalls:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _warn(error: Exception) -> None:
-    log.warning("%s", error, exc_info=not isinstance(error, (DeepVMError, OSError)))
+@contextmanager
+def _errors_logged() -> Iterator[None]:
+    """Errors are logged instead of raised; unexpected ones with their location."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s", error, exc_info=not isinstance(error, (DeepVMError, OSError)))

@@ -1,7 +1,5 @@
 """The controller of one job: records incoming events and carries out what follows from them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -13,130 +11,98 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
+from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import LINE
+from deepvm.jobs.agent.process_group import StopSignals
 from deepvm.jobs.cloud import Cloud, NetworkFaults, RemoteCloud, Start
 from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
-from deepvm.jobs.controller.api import BusyError, application
-from deepvm.jobs.controller.briefing import HeartbeatResponder
-from deepvm.jobs.controller.change_signal import ChangeSignal
-from deepvm.jobs.controller.changes import (
-    Reported,
-    changed_states,
-    has_changed,
-    pass_points,
-    rows_of,
-)
+from deepvm.jobs.controller import messages
+from deepvm.jobs.controller.api import BusyError, ChangeSignal, listening, server_of
+from deepvm.jobs.controller.changes import Sampler, changed_states, has_changed, rows_of
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import FaultKind, InjectedFault, Injector
-from deepvm.jobs.controller.messages import (
-    beat_of,
-    can_know,
-    event_of,
-    field_of,
-    lines_of,
-    schedule_of,
-)
-from deepvm.jobs.controller.samples import Sampler
-from deepvm.jobs.controller.server import UnauthenticatedConnections, listening, server_of
-from deepvm.jobs.controller.stop_signals import StopSignals
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions import hangs
-from deepvm.jobs.decisions.apply_events import between_steps, further, why_not_saved
+from deepvm.jobs.decisions.apply_events import heard, why_not_saved
+from deepvm.jobs.decisions.hangs import adopted, forgiven
 from deepvm.jobs.decisions.injection import Injection
-from deepvm.jobs.decisions.price_caps import most_usd_per_hour
+from deepvm.jobs.decisions.markets import most_usd_per_hour
 from deepvm.jobs.decisions.reconcile import Decisions, orders_of, react, with_generation_broken
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, JobState
-from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
+from deepvm.jobs.history.timeline import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S = 0.2
 _ACK_S = 8.0
+# Grace period after a broken connection: a new one takes several round trips, some slow
 _GONE_NEAR_S, _GONE_S = 0.3, 3.0
-"""Grace period after a broken connection: a new one takes several round trips, some slow."""
 _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
 _AGAIN_S = 1.0
 _UNWRITTEN_S = 300.0
 _LOCKED_S = 0.3
-RELEASE_LIMIT_S = 15.0
-"""How long releasing machines may take after a second interruption."""
+RELEASE_LIMIT_S = 15.0  # How long releasing machines may take after a second interruption
+# Events of which only what follows is written down
 _QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent)
-"""Events of which only what follows is written down."""
 
 log = logging.getLogger("deepvm.jobs")
 
 
 @dataclass(frozen=True)
 class ControlledJob:
-    """A job as its controller runs it.
-
-    Attributes:
-        name: of the job. folder: its own, with the code and logs. secret: from which its machines'
-            secrets follow.
-        spec: what agents get. code: an archive, None without any. list_s: between looks at the
-            cloud's list.
-    """
+    """A job as its controller runs it."""
 
     name: str
     folder: Path
-    secret: str = field(repr=False)
-    spec: JsonObject
-    code: Path | None = None
+    secret: str = field(repr=False)  # its machines' secrets follow from it
+    spec: JsonObject  # what agents get
+    code: Path | None = None  # an archive
     injection: Injection | None = None
-    list_s: float = 1.0
+    list_s: float = 1.0  # between looks at the cloud's list
 
 
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
     def __init__(self, job: ControlledJob, world: JobState, cloud: Cloud, history: History) -> None:
-        """Start nothing yet.
-
-        ``on_event`` is called with each recorded event. ``kept`` returns once all that is
-        written down is safe wherever else it must be; nothing follows from it before. ``signals``:
-        those that interrupt the job. ``keeps``: they end only the controller; machines train on,
-        and another controller adopts them.
-        """
         self._job = job
         self.world = world
         self._cloud = cloud
         self._history = history
         self._stored = world
         self._clock = clock_of(job.folder, world.now_s)
-        self._unwritten_s: float | None = None
-        """Since when the history cannot be written."""
+        self._unwritten_s: float | None = None  # Since when the history cannot be written
         self.on_event: Callable[[EventRow], None] = lambda event: None
+        # Returns once all that is written down is safe elsewhere, too; acts wait for it
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
         self.signals = StopSignals()
-        self.keeps = False
+        self.keeps = False  # whether signals end only the controller, and machines train on
         self._interrupts = 0
         self._leaves_s = math.inf
-        self._briefing = HeartbeatResponder(job.spec, self._clock)
+        self._responder = messages.HeartbeatResponder(job.spec, self._clock)
         self._change = ChangeSignal()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
-        self._deaf = set[str]()
-        """Machines of which is written down that they get no notices."""
+        # Machines of which is written down that they get no notices
+        self._without_notices = set[str]()
         self._injector = Injector(job.injection, ())
-        self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
-        self._inbox: list[Reported] = []
+        self._heartbeats: dict[str, tuple[d.Heartbeat, float]] = {}
+        self._inbox: list[d.Event] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
+        # Lines of a machine that its log lacks, since one could be written, and the reason
         self._lost_lines: dict[str, tuple[int, str]] = {}
-        """Lines of a machine that its log lacks, since one could be written, and the reason."""
-        self._stop = ""
+        self._stop = ""  # Why the user wants the end; for the loop, which has adopted machines
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
 
@@ -144,25 +110,19 @@ class Controller:
     def nonce(self) -> str:
         return self._receiver.nonce
 
-    # --- events -----------------------------------------------------------------------------------
-
-    def feed(self, event: d.Event, facts: JsonObject | None = None) -> None:
+    def feed(self, event: d.Event) -> None:
         """React to an event, with all that have come by then; :meth:`_recorded` waits for it."""
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._drain)
-        self._inbox.append((event, facts or {}))
+        self._inbox.append(event)
 
     async def _recorded(self) -> None:
-        """Wait until what was fed is written down.
-
-        Raises BusyError: it is not, and the agent must say it again.
-        """
+        """Raises BusyError: what was fed is not written down, and the agent must say it again."""
         await asyncio.sleep(0)  # what was called for before comes first
         if self._unwritten_s is not None or self._wrong is not None:
             raise BusyError("the history cannot be written")
 
     def _drain(self) -> None:
-        """Write down what has happened, then act; what goes wrong here ends :meth:`run`."""
         try:
             self._act()
         except Exception as error:
@@ -172,11 +132,12 @@ class Controller:
         inbox = self._inbox
         self._inbox = []
         before = self.world
-        world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
-        rows = rows_of(before, world, [each for each in inbox if not isinstance(each[0], _QUIET)])
+        world, acts = react(before, inbox, self._clock.now_s())
+        rows = rows_of(before, world, [each for each in inbox if not isinstance(each, _QUIET)])
         if acts or rows or has_changed(before, world):
             changed = changed_states(before, world)
-            pass_points(changed, "unwritten")
+            for label in changed:
+                point(f"{label}.unwritten")
             try:
                 self._history.commit(self._job.name, self._stored, world, rows)
             except DataError as error:
@@ -184,29 +145,22 @@ class Controller:
                 return
             self._stored = world
             self._unwritten_s = None
-            pass_points(changed, "written")
+            for label in changed:
+                point(f"{label}.written")
         self.world = world
         for act in acts:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
             self._change.notify()
         for row in rows:
-            if (
-                row.kind == MACHINE
-                and row.facts["why"] == UNREADY
-                and row.facts["id"] not in self._explained
-            ):
+            if row.kind == MACHINE and row.facts["why"] == UNREADY:
                 self._start(self._explain(row.facts["id"]))
-            self._tell(row)
+            try:
+                self.on_event(row)
+            except Exception as error:  # a terminal that was closed, a pipe without a reader
+                log.debug("%s is not shown: %s", row.kind, error)
 
-    def _tell(self, row: EventRow) -> None:
-        """Show an event; nothing else depends on whether it can be displayed."""
-        try:
-            self.on_event(row)
-        except Exception as error:  # a terminal that was closed, a pipe without a reader
-            log.debug("%s is not shown: %s", row.kind, error)
-
-    def _put_off(self, inbox: list[Reported], error: DataError) -> None:
+    def _put_off(self, inbox: list[d.Event], error: DataError) -> None:
         """Do nothing that leaves no record: a full disk or a lock may be gone in a moment."""
         now_s = self._clock.now_s()
         if self._unwritten_s is None:
@@ -223,7 +177,6 @@ class Controller:
         task.add_done_callback(self._tasks.discard)
 
     async def _do(self, act: d.Act) -> None:
-        """Call the cloud; the result is an event, or appears in the cloud's list."""
         try:
             await self._safe()
         except BusyError:
@@ -231,14 +184,12 @@ class Controller:
         if isinstance(act, d.Release):
             await self._calls.release(act.id)
             return
-        name = self._job.name
-        place = str(self._job.folder / "controller")
+        job = self._job
+        place = str(job.folder / "controller")
         record = self.world.machines[act.id]
         most_usd = most_usd_per_hour(self.world, record.pool, record.role)
-        start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place, most_usd)
+        start = Start(job.name, act.id, secret_of(job.secret, act.id), self._url, place, most_usd)
         await self._calls.request(record, start)
-
-    # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> JobState:
         """Run until the job is over and all is released, ``RELEASE_LIMIT_S`` after a 2nd signal."""
@@ -259,42 +210,40 @@ class Controller:
     async def _run(self) -> JobState:
         events = self._history.events(self._job.name)
         self._injector = Injector(self._job.injection, events)
-        self._deaf = {event.facts["id"] for event in events if event.kind == "deaf"}
+        self._without_notices = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
+        remote = None
         if isinstance(self._cloud, RemoteCloud):
-            bind, bind_port = self._cloud.listen()
-        else:
-            bind, bind_port = (host, 0)
-        strangers = UnauthenticatedConnections()
-        bound = listening(bind, bind_port)
-        server = server_of(application(self, self._receiver, strangers.left), strangers)
+            remote = self._cloud
+        bound = listening(*(remote.listen() if remote else (host, 0)))
+        server = server_of(self, self._receiver)
         serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
             await asyncio.sleep(0.01)
         self._url = f"http://{host}:{bound.getsockname()[1]}"
-        place = self._job.folder / "controller"
-        place.with_name("controller.new").write_text(self._url)
-        place.with_name("controller.new").replace(place)
-        if isinstance(self._cloud, RemoteCloud):
-            await self._calls.call(self._cloud.announce, self._job.name, self._url)
+        write_bytes(self._job.folder / "controller", self._url.encode())
+        if remote:
+            await self._calls.call(remote.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
         last_s = self._clock.now_s()
         samples = self._history.samples(self._job.name)
         if self.world.machines:
             self._was_away(last_s - last_seen_s(self.world, samples))
         self.world = adopted(caught_up(self.world, samples), last_s)
-        self._briefing.take_up(self.world)
+        self._responder.take_up(self.world)
         sampler = Sampler(self._history, self._job.name)
         looked = False
         try:
             while True:
                 if self._wrong is not None:
                     raise self._wrong
-                last_s, stalled_s = self._clock.now_s(), self._clock.now_s() - last_s - _TICK_S
+                now_s = self._clock.now_s()
+                stalled_s = now_s - last_s - _TICK_S
+                last_s = now_s
                 if stalled_s >= _STALL_S:  # no heartbeat could be received
                     self._forgive(stalled_s)
                 if self._unwritten_s is not None:
-                    self._hear()
+                    self._apply_heartbeats()
                     await asyncio.sleep(_TICK_S)
                     continue
                 over = self.world.over
@@ -304,10 +253,10 @@ class Controller:
                 if self._stop:
                     self.feed(d.Stop(self._stop))
                     self._stop = ""
-                self._hear()
+                self._apply_heartbeats()
                 self.feed(d.Tick())
                 sampler.take(self.world)
-                self._strike()
+                self._inject_faults()
                 if self.signals.numbers and self.keeps and not over:
                     sampler.close()
                     return self.world
@@ -342,7 +291,6 @@ class Controller:
             )
 
     def _was_away(self, for_s: float) -> None:
-        """Record that the job had no controller until now, unless it is over."""
         if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
@@ -358,41 +306,30 @@ class Controller:
         if count > 1 and before < 2:
             self.feed(d.Stop("interrupted again", at_once=True))
 
-    def stop(self, reason: str) -> None:
-        self._stop = reason
-
     def give_up(self, error: Exception) -> None:
         """End :meth:`run` with this error and keep all machines: another controller has the job."""
         self._wrong = self._wrong or error
 
-    def _hear(self) -> None:
+    def _apply_heartbeats(self) -> None:
         """Process the members' heartbeats since the last look at once: one by one is too slow."""
         now_s = self._clock.now_s()
         world = self.world
         machines = dict(world.machines)
         own = list[tuple[d.Heartbeat, float]]()
-        for machine, (beat, at_s) in self._heard.items():
+        for machine, (beat, at_s) in self._heartbeats.items():
             record = machines[machine]
             if record.state is not Machine.MEMBER:
                 self.feed(beat)
                 continue
             machines[machine] = replace(record, heard_s=now_s, silent_s=None)
             world = world.with_spare(machine, spare=beat.spare)
-            if beat.generation == world.generation and machine in world.members:
-                own.append((beat, at_s))
-        self._heard = {}
-        world = hangs.heard(world, own)
-        for beat, _ in own:
-            world = between_steps(world, beat)
-        step_s = next((beat.step_s for beat, _ in own if beat.step_s), world.facts.step_s)
-        facts = replace(world.facts, step_s=step_s)
-        world = replace(world, machines=machines, facts=facts)
-        if own:
-            world = further(world, *max((beat.step, at_s) for beat, at_s in own))
-        self.world = world
+            own.append((beat, at_s))
+        self._heartbeats = {}
+        self.world = heard(replace(world, machines=machines), own)
 
     async def _explain(self, machine: str) -> None:
-        """Find out why a machine has ended that could not train, and did not say why."""
+        if machine in self._explained:
+            return
         self._explained.add(machine)
         try:
             lines = await self._calls.call(self._cloud.last_lines, self._job.name, machine)
@@ -401,82 +338,72 @@ class Controller:
             return
         if lines:
             self.last_lines = [line[:_LONGEST_LINE] for line in lines]
-            self.feed(d.Failed(machine, self.last_lines[-1], own=True), {"lines": self.last_lines})
+            self.feed(d.Failed(machine, self.last_lines[-1], own=True, lines=self.last_lines))
 
-    def _strike(self) -> None:
-        """Take machines back on purpose, when their lives are over."""
-        for strike in self._injector.due(self.world, self._clock.now_s()):
-            if strike.new and strike.blow is not FaultKind.RECOMMEND:
-                self.feed(d.FaultInjected(strike.id, strike.blow.value, strike.grace_s))
-            self._start(self._take_back(strike))
+    def _inject_faults(self) -> None:
+        for fault in self._injector.due(self.world, self._clock.now_s()):
+            if fault.new and fault.blow is not FaultKind.RECOMMEND:
+                self.feed(d.FaultInjected(fault.id, fault.blow.value, fault.grace_s))
+            self._start(self._inject(fault))
 
-    async def _take_back(self, strike: InjectedFault) -> None:
+    async def _inject(self, fault: InjectedFault) -> None:
         """Preempt once it is recorded: the next controller must not preempt another machine."""
         try:
             await self._recorded()
             await self._safe()
         except BusyError:
-            self._injector.put_off(strike)
+            self._injector.put_off(fault)
             return
-        if not await self._calls.strike(strike):
-            again = replace(strike, new=False)  # it is written down already
+        if not await self._calls.inject(fault):
+            again = replace(fault, new=False)  # it is written down already
             asyncio.get_running_loop().call_later(_AGAIN_S, self._injector.put_off, again)
 
-    # --- agents -----------------------------------------------------------------------------------
-
     async def job(self, machine: str, message: JsonObject) -> JsonObject:
-        token = self._receiver.hidden(token_of(self._job.secret), message)
-        return {
-            **self._job.spec,
-            "name": self._job.name,
-            "has_code": self._job.code is not None,
-            "sealed_token": token,
-        }
+        job = self._job
+        token = self._receiver.hidden(token_of(job.secret), message)
+        more = {"name": job.name, "has_code": job.code is not None, "sealed_token": token}
+        return {**job.spec, **more}
 
     async def code(self, machine: str, message: JsonObject) -> JsonObject:
-        """A piece of the job's code, or how much there is."""
-        assert self._job.code is not None
+        code = self._job.code
+        assert code is not None
         if "offset" not in message:
-            return {"bytes": self._job.code.stat().st_size}
-        with self._job.code.open("rb") as file:
+            return {"bytes": code.stat().st_size}
+        with code.open("rb") as file:
             file.seek(int(message["offset"]))
             return {"data": file.read(_PIECE).hex()}
 
     async def beat(self, machine: str, message: JsonObject) -> JsonObject:
-        """The desired state of a machine, once it differs or the wait is over."""
-        (beat, agent), record = beat_of(machine, message), self.world.machines.get(machine)
+        beat = messages.beat_of(machine, message)
+        record = self.world.machines.get(machine)
+        responder = self._responder
         if record is None:
-            return self._told(Decisions(shutdown=True))
-        is_new = self._briefing.receive(machine, agent)
+            return responder.response(Decisions(shutdown=True), self.nonce, self.world)
+        is_new = responder.receive(beat)
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
-            # Nothing follows from it at once
-            self._heard[machine] = beat, self._clock.now_s()
+            self._heartbeats[machine] = beat, self._clock.now_s()
         else:
             self.feed(beat)
             await self._recorded()
-        if agent.scheduled or is_new:
+        if beat.scheduled or is_new:
             self._change.notify()
-        until_s = time.monotonic() + min(agent.wait_s, 60.0)
+        until_s = time.monotonic() + min(beat.wait_s, 60.0)
         while True:
             orders = orders_of(self.world, machine)
             left_s = until_s - time.monotonic()
-            if self._briefing.splits(orders):
+            is_seen = responder.digest(orders, self.nonce) == beat.seen
+            if responder.splits(orders):
                 self.world = with_generation_broken(self.world)  # the next look forms another
-            elif self._briefing.digest(
-                orders, self.nonce
-            ) != agent.seen and self._briefing.can_begin(machine, orders, self.world):
+            elif not is_seen and responder.can_begin(machine, orders, self.world):
                 break
             if left_s <= 0:
                 return {"same": True}
             await self._change.wait(left_s)
         await self._safe()
         point("controller.before-orders")
-        return self._told(orders)
-
-    def _told(self, orders: Decisions) -> JsonDict:
-        return self._briefing.response(orders, self.nonce, self.world)
+        return responder.response(orders, self.nonce, self.world)
 
     async def _safe(self) -> None:
         """Wait until what follows cannot be forgotten. Raises BusyError."""
@@ -492,39 +419,28 @@ class Controller:
             self._waiting[machine] = wait
 
     def _is_gone(self, machine: str) -> None:
-        """A connection broke, and no other came."""
         del self._waiting[machine]
         self.feed(d.Silent(machine))
 
     async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
-        (generation, step, save) = schedule_of(message)
-        members = self.world.members
-        if (
-            generation != self.world.generation
-            or not self.world.formed
-            or members[:1] != (machine,)
-        ):
+        generation, step, (reason, left_ms, request) = messages.schedule_of(message)
+        world = self.world
+        members = world.members
+        if generation != world.generation or not world.formed or members[:1] != (machine,):
             return {"error": "an older generation"}
         # No controller before this one has used it: what agents had from that is no answer to this.
         number = 1 + secrets.randbits(48)
-        reason, left_ms, request = save
-        until_ms = int(self._clock.now_s() * 1000) + left_ms
-        order = {
-            "generation": generation,
-            "step": step,
-            "save": [reason, until_ms, request],
-            "number": number,
-        }
-        self._briefing.schedule = order
+        save = [reason, int(self._clock.now_s() * 1000) + left_ms, request]
+        order = {"generation": generation, "step": step, "save": save, "number": number}
+        self._responder.schedule = order
         until_s = time.monotonic() + _ACK_S
         self._change.notify()
-        while missing := self._briefing.unscheduled(members, number):
+        while missing := self._responder.unscheduled(members, number):
             left_s = until_s - time.monotonic()
             if self.world.generation != generation:
                 return {"error": "an older generation"}
             if left_s <= 0:
-                # Some will save it, and the others will not: none continues like that, unless they
-                # agree themselves.
+                # Some will save it and others not: none continues, unless they agree themselves
                 for one in () if message.get("peers") else missing:
                     self.feed(d.Silent(one))
                 return {"error": "not all machines have it"}
@@ -533,12 +449,11 @@ class Controller:
         return {}
 
     async def command(self, machine: str, message: JsonObject) -> JsonObject:
-        """What the user wants; no machine may ask for it."""
         if machine != USER:
             return {"error": "only the user may"}
         kind = message["command"]
         if kind == "stop":
-            self.stop("stopped by the user")
+            self._stop = "stopped by the user"
         elif kind == "save":
             if why := why_not_saved(self.world):
                 return {"error": f"no version is asked for: {why}"}
@@ -546,14 +461,11 @@ class Controller:
         elif kind == "inject":
             if not self._cloud.can_preempt:
                 clouds = joined(clouds_that_preempt())
-                return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
+                return {"error": f"its cloud preempts machines itself; allowed with {clouds}"}
             injection = Injection.of(message["inject"], self.world.preemptions)
             if injection.silent and not isinstance(self._cloud, NetworkFaults):
-                return {
-                    "error": (
-                        f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"
-                    )
-                }
+                clouds = joined(clouds_that_cut())
+                return {"error": f"no link can be taken away here; allowed with {clouds}"}
             self.feed(d.Injected(**asdict(injection)))
             self._injector.order(injection, self._clock.now_s())
             await self._recorded()
@@ -562,10 +474,7 @@ class Controller:
         return {}
 
     async def handle(self, body: bytes, signature: str) -> tuple[bytes, str]:
-        """A command that came another way than over HTTP, and its signed answer.
-
-        Raises WireError, or what it lacks.
-        """
+        """Answer a command that came not over HTTP. Raises WireError, or what it lacks."""
         message = self._receiver.opened(body, signature)
         answer = await self.command(str(message["machine"]), message)
         await asyncio.sleep(2 * _TICK_S)  # until it was fed and written down
@@ -576,16 +485,15 @@ class Controller:
         wrong: Exception | None = None
         for event in message["events"]:
             record = self.world.machines.get(machine)
-            number = field_of(event, "of")
+            number = messages.field_of(event, "of")
             if record is None or number <= record.reported:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))
             try:
                 self._reported(machine, event)
             except (KeyError, TypeError, ValueError) as error:
-                wrong = error  # those behind it count; it does not, nor when it is sent again
+                wrong = error  # later ones count; it does not, nor when it is sent again
         await self._recorded()
-        # Nothing follows from lines
         if any(event.get("event") != LINE for event in message["events"]):
             await self._safe()
         if wrong is not None:
@@ -595,30 +503,31 @@ class Controller:
 
     def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
-            self._line(machine, field_of(event, "text"))
+            self._line(machine, messages.field_of(event, "text"))
             return
-        found = event_of(machine, event)
-        if found is None or not can_know(self.world, machine, found[0]):
+        happened = messages.event_of(machine, event)
+        if happened is None or not messages.can_know(self.world, machine, happened):
             return
-        if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
-            self.last_lines = lines_of(event)
+        if isinstance(happened, d.Failed) or (isinstance(happened, d.Ended) and happened.code):
+            self.last_lines = messages.lines_of(event)
             self._explained.add(machine)
-        if isinstance(found[0], d.MetadataUnavailable):
-            if machine in self._deaf:
+        if isinstance(happened, d.MetadataUnavailable):
+            if machine in self._without_notices:
                 return
-            self._deaf.add(machine)
-        if isinstance(found[0], d.Noticed):
-            found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
-        self.feed(*found)
+            self._without_notices.add(machine)
+        if isinstance(happened, d.Noticed):
+            happened = replace(happened, taken_s=self._clock.of_wall_s(happened.taken_s))
+        self.feed(happened)
 
     def _line(self, machine: str, line: str) -> None:
+        folder = self._job.folder
         lost, reason = self._lost_lines.get(machine, (0, ""))
         try:
             if lost:
                 missing = f"[{lost} lines are missing here: {reason}]"
-                add_line(self._job.folder, machine, missing, time.time())
+                add_line(folder, machine, missing, time.time())
                 del self._lost_lines[machine]
-            add_line(self._job.folder, machine, line, time.time())
+            add_line(folder, machine, line, time.time())
         except OSError as error:  # a full disk stops no training
             log.debug("a line of %s is lost: %s", machine, error)
             self._lost_lines[machine] = lost + 1, error.strerror or str(error)

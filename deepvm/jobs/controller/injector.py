@@ -1,25 +1,17 @@
-"""Fault injection: machines are preempted after random, listed or recorded lifetimes.
-
-Most go after a notice, some without one or after a late one; some fall silent: they live on,
-without a link.
-
-What the user has ordered and which machines were struck is among the job's events, so that another
-controller continues where this one ended: no strike is forgotten, and none happens twice.
-"""
-
-from __future__ import annotations
+"""Fault injection: machines are preempted after random, listed or recorded lifetimes."""
 
 import enum
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from deepvm.jobs.decisions.injection import Injection, fate_of
+from deepvm.jobs.decisions.injection import Injection, planned_preemption
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import LOST, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow
 
+# Kinds of events: what was ordered during the job, and a machine about to be preempted
 INJECTED, STRUCK = "injected", "struck"
-"""Kinds of events: what was ordered during the job, and a machine about to be preempted."""
 
 
 class FaultKind(enum.Enum):
@@ -44,68 +36,68 @@ class Injector:
     """Says what is to be done to which machines of a job."""
 
     def __init__(self, injection: Injection | None, events: Iterable[EventRow]) -> None:
-        """``injection``: of the job file. ``events``: of earlier controllers."""
         self._injection = injection
         self._since_s = 0.0
         self._struck = dict[str, InjectedFault]()
         self._recommended = set[str]()
         for event in events:
+            facts = event.facts
             if event.kind == INJECTED:
-                self.order(Injection.written(event.facts), event.at_s)
+                self.order(Injection.written(facts), event.at_s)
             elif event.kind == STRUCK:
-                blow = FaultKind(event.facts["blow"])
-                self._struck[event.facts["id"]] = InjectedFault(
-                    event.facts["id"], blow, event.facts["grace_s"], new=False
-                )
+                blow = FaultKind(facts["blow"])
+                fault = InjectedFault(facts["id"], blow, facts["grace_s"], new=False)
+                self._struck[fault.id] = fault
+        # Faults of earlier controllers; it is unknown whether the cloud received them
         self._begun = dict(self._struck)
-        """Faults of earlier controllers; it is unknown whether the cloud received them."""
 
     def order(self, injection: Injection, now_s: float) -> None:
-        """Go by this from now on."""
         self._injection = injection
         self._since_s = now_s
 
-    def put_off(self, strike: InjectedFault) -> None:
-        """Have a strike that could not be made come again."""
-        if strike.blow is FaultKind.RECOMMEND:
-            self._recommended.discard(strike.id)
-        elif strike.new:
-            self._struck.pop(strike.id, None)
+    def put_off(self, fault: InjectedFault) -> None:
+        if fault.blow is FaultKind.RECOMMEND:
+            self._recommended.discard(fault.id)
+        elif fault.new:
+            self._struck.pop(fault.id, None)
         else:
-            self._begun[strike.id] = strike
+            self._begun[fault.id] = fault
 
     def due(self, world: JobState, now_s: float) -> Iterator[InjectedFault]:
-        """The strikes to make now; each comes once."""
         if world.job.over:
             return
         for one in [m for m in self._begun if _is_pending(world, m)]:
-            yield self._begun[one]  # clouds take no machine back twice
+            yield self._begun[one]  # clouds preempt no machine twice
         self._begun = {}
         injection = self._injection
         pending = sum(_is_pending(world, m) for m in self._struck)
-        for number, machine in enumerate(self._candidates(world) if injection else (), start=1):
-            if injection is None or (
-                injection.count is not None and world.preemptions + pending >= injection.count
-            ):
+        if injection is None:
+            return
+        most = math.inf
+        if injection.count is not None:
+            most = injection.count
+        for number, machine in enumerate(self._candidates(world), start=1):
+            if world.preemptions + pending >= most:
                 return
             if machine.launched_s is None and machine.state in (Machine.INTENT, Machine.RELEASING):
-                return  # if the cloud refuses it, those behind it have other numbers
-            if (
-                machine.id in self._struck
-                or machine.trained_s is None
-                or machine.state is not Machine.MEMBER
-            ):
+                return  # if the cloud refuses it, later ones have other numbers
+            if machine.id in self._struck or machine.trained_s is None:
                 continue
-            fate = fate_of(injection, number)
-            if fate is None:
+            if machine.state is not Machine.MEMBER:
+                continue
+            planned = planned_preemption(injection, number)
+            if planned is None:
                 return
             lived_s = now_s - max(machine.trained_s, self._since_s)
-            if lived_s >= fate.life_s:
-                blow = FaultKind.CUT if fate.silent else FaultKind.PREEMPT
-                self._struck[machine.id] = InjectedFault(machine.id, blow, fate.grace_s)
+            if lived_s >= planned.life_s:
+                if planned.silent:
+                    blow = FaultKind.CUT
+                else:
+                    blow = FaultKind.PREEMPT
+                self._struck[machine.id] = InjectedFault(machine.id, blow, planned.grace_s)
                 pending += 1
                 yield self._struck[machine.id]
-            elif machine.id not in self._recommended and lived_s >= fate.recommended_s:
+            elif machine.id not in self._recommended and lived_s >= planned.recommended_s:
                 self._recommended.add(machine.id)
                 yield InjectedFault(machine.id, FaultKind.RECOMMEND)
 
@@ -114,9 +106,8 @@ class Injector:
         kept = {*world.terms.bought, *world.terms.steady}
         return [
             m
-            for m in world.machines.values()
-            if m.role is Role.TRAINER
-            and m.pool not in kept
+            for m in world.of(Role.TRAINER)
+            if m.pool not in kept
             and (m.ended_s is None or m.ended_s >= self._since_s)
             and (m.launched_s is not None or not m.state.over)
         ]
@@ -125,9 +116,6 @@ class Injector:
 def _is_pending(world: JobState, machine: str) -> bool:
     """Whether a fault hit a machine and is unnoticed; a released machine does not count."""
     record = world.machines.get(machine)
-    return (
-        record is not None
-        and record.noticed_s is None
-        and record.end_reason != LOST
-        and not record.state.over
-    )
+    if record is None or record.state.over:
+        return False
+    return record.noticed_s is None and record.end_reason != LOST

@@ -1,39 +1,13 @@
 """What an event says: what is known after it, before anything is decided."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
+from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
-from deepvm.jobs.decisions.events import (
-    CheckpointDurable,
-    CheckpointOnAnchorOnly,
-    Downtime,
-    Ended,
-    Event,
-    Failed,
-    FaultInjected,
-    Heartbeat,
-    Injected,
-    InstancesListed,
-    Launched,
-    MetadataUnavailable,
-    Noticed,
-    Prepared,
-    Rebalanced,
-    Refused,
-    Safe,
-    SaveNow,
-    Silent,
-    Started,
-    Stepped,
-    Stop,
-    Tick,
-    Unsaved,
-)
-from deepvm.jobs.decisions.pool_choice import refused
-from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, job_after, machine_after
+from deepvm.jobs.decisions.markets import refused
+from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, machine_after, replace
 from deepvm.jobs.decisions.world import (
     LOST,
     PREEMPTED,
@@ -47,49 +21,51 @@ from deepvm.jobs.decisions.world import (
     StartupFailures,
 )
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_SELDOM_S = 10.0
 
-def known(world: JobState, event: Event) -> JobState:
+
+def known(world: JobState, event: d.Event) -> JobState:
     """The world after an event, before anything is decided; what comes too late says nothing."""
     now = world.now_s
+    if isinstance(event, d.RecordedOnly):
+        return world
+    if isinstance(event, d.GenerationEvent):
+        return _of_generation(world, event)
     match event:
-        case InstancesListed():
+        case d.InstancesListed():
             return _listed(world, event)
-        case Stop():
+        case d.Stop():
             world = world.to_end(event.why)
             if event.at_once:
-                world = replace(world, job=job_after(world.job, JobEvent.STOP))
+                return world.after(JobEvent.STOP)
             return world
-        case SaveNow():
+        case d.SaveNow():
             return _asked(world, Reason.PERIODIC)
-        case Rebalanced():
+        case d.Rebalanced():
             if event.id in world.members and world.terms.policy.saves:
                 world = _asked(world, Reason.INSURANCE)
             return world
-        case Safe() | CheckpointDurable() | CheckpointOnAnchorOnly() | Unsaved():
-            return _of_generation(world, event)
-        case Started() | Ended():
-            return _of_generation(world, event)
-        case Downtime():  # how long steps take is to be seen again
+        case d.Downtime():  # how long steps take is to be seen again
             return replace(world, pace=replace(world.pace, generation=0))
-        case Tick() | Injected() | FaultInjected() | MetadataUnavailable() | Prepared() | Stepped():
-            return world
     machine = world.machines.get(event.id)
     if machine is None:
         return world
     match event:
-        case Launched():
+        case d.Launched():
             launched = replace(machine, launched_s=event.launched_s)
             world = with_event(world, launched, MachineEvent.LAUNCHED)
             return _placed(world, machine.id, event.zone, event.usd_per_hour)
-        case Refused():
+        case d.Refused():
             return refused(with_event(world, machine, MachineEvent.REFUSED), machine.pool)
-        case Silent():
+        case d.Silent():
             if machine.state not in (Machine.WARMING, Machine.MEMBER):
                 return world
             return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
-        case Failed():
+        case d.Failed():
             return _failed(world, machine, event)
-        case Noticed():
+        case d.Noticed():
             ending = machine.state.over or machine.state is Machine.RELEASING
             if machine.noticed_s is None and not ending:
                 machine = replace(machine, noticed_s=now, taken_s=event.taken_s)
@@ -101,29 +77,36 @@ def known(world: JobState, event: Event) -> JobState:
     world = _prepared(world, event)
     if event.warm or event.generation:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
-    if event.generation == world.generation and event.id in world.members:
-        facts = replace(world.facts, step_s=event.step_s or world.facts.step_s)
-        world = hangs.heard(replace(world, facts=facts), [(event, now)])
-        world = between_steps(world, event)
-        world = further(world, event.step, now)
-    return world
+    return heard(world, [(event, now)])
 
 
-def _asked(world: JobState, reason: Reason) -> JobState:
-    """With a version that is wanted, unless none can be asked for now."""
-    if why_not_saved(world):
+def heard(world: JobState, beats: Sequence[tuple[d.Heartbeat, float]]) -> JobState:
+    """With what heartbeats of members, each at a time, say of their generation."""
+    own = [
+        (beat, at_s)
+        for beat, at_s in beats
+        if beat.generation == world.generation and beat.id in world.members
+    ]
+    if not own:
         return world
-    return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-
-
-def further(world: JobState, step: int, at_s: float) -> JobState:
-    """With how far the generation was at a time; one that holds is where it was."""
+    step_s = next((beat.step_s for beat, _ in own if beat.step_s), world.facts.step_s)
+    world = hangs.heard(replace(world, facts=replace(world.facts, step_s=step_s)), own)
+    for beat, _ in own:
+        world = between_steps(world, beat)
+    step, at_s = max((beat.step, at_s) for beat, at_s in own)
+    # One that holds is where it was
     if step < world.reached or (step == world.reached and world.reached_s is None):
         return world
     return replace(world, reached=step, reached_s=at_s)
 
 
-def between_steps(world: JobState, event: Heartbeat) -> JobState:
+def _asked(world: JobState, reason: Reason) -> JobState:
+    if why_not_saved(world):
+        return world
+    return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
+
+
+def between_steps(world: JobState, event: d.Heartbeat) -> JobState:
     """With what passed between steps, if it is the first trainer's machine that says it."""
     if not event.of_s or event.id != world.members[0]:
         return world
@@ -138,21 +121,17 @@ def between_steps(world: JobState, event: Heartbeat) -> JobState:
     return replace(world, between=replace(known, seen_s=event.between_s, seen_of_s=event.of_s))
 
 
-def _prepared(world: JobState, event: Heartbeat) -> JobState:
-    """With how far a machine's preparation is; seldom, because it is written down each time."""
+def _prepared(world: JobState, event: d.Heartbeat) -> JobState:
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
-    if event.preparing == known_as or (
-        event.preparing and known_as and world.now_s - since_s < _SELDOM_S
-    ):
+    if event.preparing == known_as:
+        return world
+    if event.preparing and known_as and world.now_s - since_s < _SELDOM_S:
         return world
     preparing = {k: v for k, v in world.preparing.items() if world.machines[k].state.coming}
     preparing.pop(event.id, None)
     if event.preparing:
         preparing[event.id] = event.preparing, world.now_s
     return replace(world, preparing=preparing)
-
-
-_SELDOM_S = 10.0
 
 
 def why_not_saved(world: JobState) -> str:
@@ -166,17 +145,14 @@ def why_not_saved(world: JobState) -> str:
     return "a version is being saved already"
 
 
-def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
-    """Apply a machine's failure to train: its own fault, or the job's, which then ends."""
+def _failed(world: JobState, machine: MachineRecord, event: d.Failed) -> JobState:
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as = world.unready.get(machine.role, StartupFailures())
-    alike = list(world.of(machine.role, *Machine))
-    if known_as.failed_s is None:
-        first_s = math.inf
-    else:
+    alike = list(world.of(machine.role))
+    first_s = math.inf
+    if known_as.failed_s is not None:
         first_s = known_as.failed_s
-    # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail
-    # because of that.
+    # If others have succeeded, or may, it is this machine's fault, or its preemption's
     succeeded = any(m.ready_s is not None for m in alike)
     may_succeed = any(
         m.id != machine.id
@@ -185,13 +161,10 @@ def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
         for m in alike
     )
     if not (event.own or gone or succeeded or may_succeed):
-        crashed = job_after(world.job, JobEvent.CRASHED)
-        return replace(world, job=crashed, failure=event.why, no_data=event.data)
-    if event.own or gone:
-        failed_s = known_as.failed_s
-    else:
-        failed_s = min(first_s, world.now_s)
-    known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
+        return replace(world.after(JobEvent.CRASHED), failure=event.why, no_data=event.data)
+    known_as = replace(known_as, why=f"{machine.id}: {event.why}")
+    if not (event.own or gone):
+        known_as = replace(known_as, failed_s=min(first_s, world.now_s))
     world = replace(world, unready={**world.unready, machine.role: known_as})
     if gone:
         return world
@@ -201,31 +174,25 @@ def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
 def _placed(
     world: JobState, machine: str, zone: str, usd_per_hour: float | None = None
 ) -> JobState:
-    """With what the cloud has chosen for a machine."""
     record = world.machines[machine]
-    if usd_per_hour is None:
-        usd = record.pool.usd_per_hour
-    else:
-        usd = usd_per_hour
-    pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
+    pool = replace(record.pool, zone=zone or record.pool.zone)
+    if usd_per_hour is not None:
+        pool = replace(pool, usd_per_hour=usd_per_hour)
     return world.with_machine(replace(record, pool=pool))
 
 
-def _listed(world: JobState, event: InstancesListed) -> JobState:
+def _listed(world: JobState, event: d.InstancesListed) -> JobState:
     for machine in list(world.machines.values()):
-        if (
-            machine.id in event.taken
-            and not machine.state.over
-            and machine.state is not Machine.RELEASING
-        ):
+        leaves = machine.state.over or machine.state is Machine.RELEASING
+        if machine.id in event.taken and not leaves:
             machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
             # The bill is by the cloud's times, not by when they were looked up.
             launched_s, ended_s = event.ended[machine.id]
-            world = world.with_machine(
-                replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s)
-            )
+            machine = world.machines[machine.id]
+            machine = replace(machine, launched_s=launched_s, ended_s=ended_s)
+            world = world.with_machine(machine)
         elif machine.id in event.alive:
             machine = replace(machine, launched_s=event.alive[machine.id])
             world = with_event(world, machine, MachineEvent.LAUNCHED)
@@ -236,35 +203,35 @@ def _listed(world: JobState, event: InstancesListed) -> JobState:
     return world
 
 
-def _of_generation(
-    world: JobState,
-    event: Safe | CheckpointDurable | CheckpointOnAnchorOnly | Unsaved | Started | Ended,
-) -> JobState:
+def _of_generation(world: JobState, event: d.GenerationEvent) -> JobState:
     """What trainers say; of an older generation it says nothing any more."""
     if event.generation != world.generation or world.job.over:
         return world
-    if isinstance(event, CheckpointDurable):  # training may have gone on long ago, and hang by now
+    # Training may have continued long ago, and hang by now
+    if isinstance(event, d.CheckpointDurable):
         world = _durable(_settled(world, event.version), event)
         return replace(world, version=max(world.version, event.version))
-    if isinstance(event, CheckpointOnAnchorOnly):
+    if isinstance(event, d.CheckpointOnAnchorOnly):
         return replace(_settled(world, event.version), alone=event.why)
-    if not isinstance(event, Unsaved):
+    if not isinstance(event, d.Unsaved):
         world = hangs.alive(world, world.now_s)
-    if isinstance(event, Safe):
+    if isinstance(event, d.Safe):
         return _safe(world, event)
-    if isinstance(event, Unsaved):
+    if isinstance(event, d.Unsaved):
         ends = world.save is not None and world.save.reason is event.reason
         # It is counted already; now it is known why
         if not ends and event.reason in world.given_up:
             world = replace(world, given_up=world.given_up - {event.reason})
-            return replace(world, counts=world.counts.explained(event.why))
-        world = replace(world, counts=world.counts.unsaved(event.why))
+            if not world.failed_saves.in_a_row:  # another has come since
+                return world
+            return replace(world, failed_saves=replace(world.failed_saves, why=event.why))
+        world = replace(world, failed_saves=world.failed_saves.more(event.why))
         if ends:
             return unsaved(world)
         return world
     if event.id not in world.members or not world.formed:
         return world
-    if isinstance(event, Ended):
+    if isinstance(event, d.Ended):
         exits = {**world.exits, event.id: event.code}
         return replace(world, exits=exits, reached=max(world.reached, event.step), reached_s=None)
     if world.peak is not None:
@@ -273,15 +240,14 @@ def _of_generation(
         world = hangs.restored(world)
         # The newest that there is, no matter which was reported: all tiers were looked into
         if world.peak is not None:
+            lasts = event.version
             if world.anchors:
-                lasts = min(world.lasts, event.version)
-            else:
-                lasts = event.version
+                lasts = min(world.lasts, lasts)
             world = replace(world, version=event.version, lasts=lasts)
-        lost = max((world.peak or 0) - event.version, 0)
+        lost = world.lost_steps + max((world.peak or 0) - event.version, 0)
         world = replace(
             world,
-            counts=replace(world.counts, lost_steps=world.counts.lost_steps + lost),
+            lost_steps=lost,
             peak=None,
             # A heartbeat with its first steps may have been faster.
             reached=max(world.reached, event.version),
@@ -292,13 +258,11 @@ def _of_generation(
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     if started == set(world.members):
-        job = job_after(world.job, JobEvent.STARTED)
-    else:
-        job = world.job
-    return replace(world, started=started, job=job)
+        world = world.after(JobEvent.STARTED)
+    return replace(world, started=started)
 
 
-def _safe(world: JobState, event: Safe) -> JobState:
+def _safe(world: JobState, event: d.Safe) -> JobState:
     save = world.save
     # Else one that was under way: more was done since
     if save is not None and save.reason is event.reason:
@@ -318,7 +282,8 @@ def _safe(world: JobState, event: Safe) -> JobState:
         world,
         version=max(world.version, event.version),
         facts=replace(world.facts, save_s=event.stall_s, backup_s=took_s, emergency_s=took_s),
-        counts=world.counts.saved(event.reason),
+        saves={**world.saves, event.reason: world.saves.get(event.reason, 0) + 1},
+        failed_saves=replace(world.failed_saves, in_a_row=0, why=""),
         given_up=world.given_up - {event.reason},
         save=save,
         unsaved_s=None,
@@ -326,13 +291,11 @@ def _safe(world: JobState, event: Safe) -> JobState:
     )
 
 
-def _durable(world: JobState, event: Safe | CheckpointDurable) -> JobState:
-    lasts = max(world.lasts, event.version)
-    return replace(world, lasts=lasts, lasting_s=event.took_s, alone="")
+def _durable(world: JobState, event: d.Safe | d.CheckpointDurable) -> JobState:
+    return replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s, alone="")
 
 
 def _settled(world: JobState, version: int) -> JobState:
-    """With a version that is not on its way any more."""
     if version >= world.pending:
         return replace(world, pending=0)
     return world
@@ -340,9 +303,7 @@ def _settled(world: JobState, version: int) -> JobState:
 
 def unsaved(world: JobState) -> JobState:
     """Give up the save that something waits for: trainers continue, and it may be retried."""
-    return replace(
-        world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON)
-    )
+    return replace(world.after(JobEvent.GO_ON), save=None, unsaved_s=world.now_s)
 
 
 def with_event(world: JobState, machine: MachineRecord, event: MachineEvent) -> JobState:
@@ -356,46 +317,36 @@ def with_event(world: JobState, machine: MachineRecord, event: MachineEvent) -> 
     if state.coming:  # it has got further, or comes back
         world = replace(world, preparing={**world.preparing, machine.id: ("", now)})
     if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
-        machine = replace(
-            machine, launched_s=now if machine.launched_s is None else machine.launched_s
-        )
-        world = replace(
-            world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool}
-        )
+        if machine.launched_s is None:
+            machine = replace(machine, launched_s=now)
+        world = replace(world, blocked=_without(world.blocked, machine.pool))
     if state is Machine.MEMBER and machine.ready_s is None:
         machine = replace(machine, ready_s=now)
-        world = replace(
-            world,
-            unready={role: known for role, known in world.unready.items() if role != machine.role},
-        )
+        world = replace(world, unready=_without(world.unready, machine.role))
     if state is Machine.LOST or (event is MachineEvent.OVERDUE and machine.launched_s is not None):
         machine = replace(machine, end_reason=UNREADY if machine.ready_s is None else LOST)
     if state.over:
         ended_s = now if machine.launched_s is not None else None
-        machine = replace(
-            machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was)
-        )
-    # Those that are released count before others are asked for; of those that are lost the cloud
-    # may say more.
+        reason = machine.end_reason or _end_reason(machine, was)
+        machine = replace(machine, ended_s=ended_s, end_reason=reason)
+    # Released ones count before others are requested; of lost ones the cloud may say more
     if machine.end_reason == UNREADY and (
         state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)
     ):
         known = world.unready.get(machine.role, StartupFailures())
         known = replace(known, count=known.count + 1, last_s=now)
         world = replace(world, unready={**world.unready, machine.role: known})
-    if machine.id in world.anchors and (state.over or state in (Machine.LOST, Machine.RELEASING)):
-        world = _without_anchors(world)
+    is_gone = state.over or state in (Machine.LOST, Machine.RELEASING)
+    if machine.id in world.anchors and is_gone and world.lasts < world.version:
+        # It had a part of each checkpoint; the next comes at once
+        world = replace(world, version=world.lasts)
+        if world.terms.policy.saves:
+            world = _asked(world, Reason.INSURANCE)
     return world.with_machine(machine)
 
 
-def _without_anchors(world: JobState) -> JobState:
-    """Apply an anchor's loss, which had a part of each checkpoint; the next comes at once."""
-    if world.lasts >= world.version:
-        return world
-    world = replace(world, version=world.lasts)
-    if world.terms.policy.saves:
-        return _asked(world, Reason.INSURANCE)
-    return world
+def _without(known: Mapping[_Key, _Value], key: _Key) -> dict[_Key, _Value]:
+    return {other: value for other, value in known.items() if other != key}
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:

@@ -1,15 +1,11 @@
 """What happens to a job, and what is done about it: the controller's inputs and acts."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.world import Reason
-
-# --- what happens ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -19,11 +15,11 @@ class Tick:
 
 @dataclass(frozen=True)
 class Launched:
-    """The cloud has launched a machine; ``zone``, ``usd_per_hour``: the cloud's choice, if any."""
+    """The cloud has launched a machine."""
 
     id: str
     launched_s: float
-    zone: str = ""
+    zone: str = ""  # the cloud's choice, if any; so is the price
     usd_per_hour: float | None = None
 
 
@@ -37,45 +33,36 @@ class Refused:
 
 @dataclass(frozen=True)
 class InstancesListed:
-    """The cloud's list of the job's machines: launch times, and (launch, end) of ended ones.
+    """The cloud's list of the job's machines."""
 
-    ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that
-    it took them back.
-    """
-
-    alive: Mapping[str, float]
-    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    zones: Mapping[str, str] = field(default_factory=dict)
-    taken: frozenset[str] = frozenset()
+    alive: Mapping[str, float]  # launch times
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # launch, end
+    zones: Mapping[str, str] = field(default_factory=dict)  # where each is, if the cloud chose
+    taken: frozenset[str] = frozenset()  # those that the cloud preempted
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A heartbeat: the agent's generation (0: none), its step, and whether it is warm.
-
-    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while
-    this one runs.
-    ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when
-    that is over.
-    ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say;
-    ``printed_s``: since they printed a line, None if they have not; ``longest_s``: the longest time
-    between two of their steps, None before the first (:mod:`deepvm.jobs.agent.liveness`).
-    ``between_s``: of ``of_s`` seconds of this generation, how many have passed between its first
-    trainer's steps.
-    """
+    """A heartbeat, with the signs of life of :mod:`deepvm.jobs.agent.liveness`."""
 
     id: str
-    generation: int = 0
+    generation: int = 0  # 0: none
     step: int = 0
     warm: bool = False
-    step_s: float = 0.0
-    spare: bool = True
+    step_s: float = 0.0  # duration of the last step, 0 before the first
+    spare: bool = True  # whether it is warm for the next generation even while this one runs
+    # What it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over
     preparing: str = ""
-    idle_s: float | None = None
-    printed_s: float | None = None
-    longest_s: float | None = None
-    between_s: float = 0.0
+    idle_s: float | None = None  # since its trainers' newest sign of life; None: an older agent
+    printed_s: float | None = None  # since they printed a line; None: they have not
+    longest_s: float | None = None  # between two of their steps; None before the first
+    between_s: float = 0.0  # passed between the first trainer's steps, of of_s of this generation
     of_s: float = 0.0
+    address: str = ""  # where its memory node is, or a rendezvous can be
+    port: int = 0
+    scheduled: int = 0  # the newest scheduled step that it has
+    seen: str = ""  # the digest of its desired state
+    wait_s: float = 0.0  # how long it waits for an answer
 
 
 @dataclass(frozen=True)
@@ -87,10 +74,11 @@ class Silent:
 
 @dataclass(frozen=True)
 class Noticed:
-    """The cloud takes a machine back at ``taken_s``."""
+    """The cloud preempts a machine at ``taken_s``; ``action``: its word for that."""
 
     id: str
     taken_s: float
+    action: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,13 +98,13 @@ class MetadataUnavailable:
 
 @dataclass(frozen=True)
 class Prepared:
-    """How long a machine's preparation took: code, setup, data, and loading of trainers."""
+    """How long a machine's preparation took."""
 
     id: str
     code_s: float
     setup_s: float
     data_s: float
-    load_s: float
+    load_s: float  # of trainers
 
 
 @dataclass(frozen=True)
@@ -130,54 +118,41 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Started:
-    """The trainers of a generation run on a machine.
-
-    ``version``: what the first one resumed from, else None.
-
-    ``done``: the last step of those of an older generation, which were ended for it; 0 if there
-    were none.
-    """
+    """The trainers of a generation run on a machine."""
 
     id: str
     generation: int
-    version: int | None = None
-    done: int = 0
+    version: int | None = None  # what the first one resumed from
+    done: int = 0  # the last step of those of an older generation, which were ended for it
 
 
 @dataclass(frozen=True)
 class Ended:
-    """All trainers of a generation on a machine have ended: worst exit code, last step."""
+    """All trainers of a generation on a machine have ended."""
 
     id: str
     generation: int
-    code: int
+    code: int  # the worst
     step: int = 0
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Safe:
-    """A version of a generation survives the loss of its machines.
-
-    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was
-    safe. ``lasts``: whether it is known to survive the loss of the anchors too; ``pending``:
-    whether it is on its way to where it does.
-    """
+    """A version of a generation survives the loss of its machines."""
 
     generation: int
     version: int
     reason: Reason
     stall_s: float = 0.0
-    took_s: float = 0.0
-    lasts: bool = True
-    pending: bool = False
+    took_s: float = 0.0  # from the end of its step
+    lasts: bool = True  # whether it survives the loss of the anchors too
+    pending: bool = False  # whether it is on its way to where it does
 
 
 @dataclass(frozen=True)
 class CheckpointDurable:
-    """A version that was safe before survives the loss of the anchors now, too.
-
-    ``took_s``: from the end of its step until then.
-    """
+    """A safe version survives the loss of the anchors now, ``took_s`` after the end of its step."""
 
     generation: int
     version: int
@@ -217,15 +192,13 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """A machine cannot train: its setup failed, or it cannot have the job's data (``data``).
-
-    ``own``: the machine is to blame, not the job, which continues with others.
-    """
+    """A machine cannot train."""
 
     id: str
     why: str
-    own: bool = False
-    data: bool = False
+    own: bool = False  # the machine is to blame, not the job, which continues with others
+    data: bool = False  # it cannot have the job's data; else its setup failed
+    lines: Sequence[str] | None = None  # the last that its cloud has of it
 
 
 @dataclass(frozen=True)
@@ -249,33 +222,14 @@ class FaultInjected:
     grace_s: float | None
 
 
-Event: TypeAlias = (
-    Tick
-    | Launched
-    | Refused
-    | InstancesListed
-    | Heartbeat
-    | Silent
-    | Noticed
-    | Rebalanced
-    | MetadataUnavailable
-    | Prepared
-    | Stepped
-    | Started
-    | Ended
-    | Safe
-    | CheckpointDurable
-    | CheckpointOnAnchorOnly
-    | Unsaved
-    | Stop
-    | SaveNow
-    | Failed
-    | Downtime
-    | Injected
-    | FaultInjected
+GenerationEvent: TypeAlias = (
+    Safe | CheckpointDurable | CheckpointOnAnchorOnly | Unsaved | Started | Ended
 )
-
-# --- what is done ---------------------------------------------------------------------------------
+# Events from which nothing follows
+RecordedOnly: TypeAlias = Tick | Injected | FaultInjected | MetadataUnavailable | Prepared | Stepped
+OfMachine: TypeAlias = Launched | Refused | Heartbeat | Silent | Noticed | Rebalanced | Failed
+OfJob: TypeAlias = InstancesListed | Stop | SaveNow | Downtime
+Event: TypeAlias = GenerationEvent | RecordedOnly | OfMachine | OfJob
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,23 @@
-"""Detect hung training: trainers that do not start, or make no more steps.
+"""Hung training, and machines that wait too long: for others, or for a checkpoint.
 
-Until a generation says from which version it continues, a line that it prints is a sign of life, as
-loading may take long; from then on only steps, versions and waiting for one are: what hangs may
-still print. How long a step may take is unknown beforehand, so the longest that was seen counts
-as well. After the last step lines count again: a test or an export takes long, and restarted it
-would only take as long once more.
+A printed line is a sign of life until a generation says from which version it continues, as loading
+may take long, and after its last step; in between what hangs may still print.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions.events import Heartbeat
-from deepvm.jobs.decisions.world import JobState
+from deepvm.jobs.decisions.states import Machine, replace
+from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
 
 _TIMES_LONGEST = 10.0
-_MOST_AGAIN = 2
-"""Restarts without a newer checkpoint: what hangs once more there is no coincidence."""
+_MOST_AGAIN = 2  # Restarts without a newer checkpoint: what hangs once more there is no coincidence
 _MOST_NAMED = 4
+# The limits of the job file, as reasons name them
 START_TIMEOUT, STEP_TIMEOUT = "start_timeout", "step_timeout"
-"""The limits of the job file, as reasons name them."""
 
 
 def limit_s(world: JobState) -> float | None:
@@ -40,21 +34,22 @@ def limit_s(world: JobState) -> float | None:
 def generation_formed(world: JobState) -> JobState:
     """With a generation that has just been formed."""
     now_s = world.now_s
-    return replace(
-        world,
-        pulse=replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False),
-    )
+    pulse = replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False)
+    return replace(world, pulse=pulse)
 
 
 def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobState:
     """Apply a sign of life; ``longest_s``: between two of its steps, None before the first."""
     pulse = world.pulse
-    if pulse.since_s is None:
-        since_s = at_s
-    else:
-        since_s = max(at_s, pulse.since_s)
-    pulse = replace(pulse, since_s=since_s, stepped=pulse.stepped or longest_s is not None)
-    return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
+    if pulse.since_s is not None:
+        at_s = max(at_s, pulse.since_s)
+    pulse = replace(
+        pulse,
+        since_s=at_s,
+        stepped=pulse.stepped or longest_s is not None,
+        longest_s=max(pulse.longest_s, longest_s or 0.0),
+    )
+    return replace(world, pulse=pulse)
 
 
 def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState:
@@ -62,7 +57,11 @@ def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState
     signs = [at_s for beat, at_s in beats if beat.idle_s is None and beat.step > world.reached]
     signs += [at_s - beat.idle_s for beat, at_s in beats if beat.idle_s is not None]
     step = max([world.reached, *(beat.step for beat, _ in beats)])
-    if not (world.pulse.restored or world.pulse.stepped) or _may_be_done(world, step):
+    if world.terms.steps is None:
+        may_be_done = 0 < step <= world.version
+    else:
+        may_be_done = step >= world.terms.steps
+    if not (world.pulse.restored or world.pulse.stepped) or may_be_done:
         signs += [at_s - beat.printed_s for beat, at_s in beats if beat.printed_s is not None]
     longest = [beat.longest_s for beat, _ in beats if beat.longest_s is not None]
     if signs:
@@ -70,33 +69,16 @@ def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState
     return world
 
 
-def _may_be_done(world: JobState, step: int) -> bool:
-    """Whether this was the last step; without a known total, if the last step was saved."""
-    steps = world.terms.steps
-    if steps is None:
-        return 0 < step <= world.version
-    return step >= steps
-
-
 def restored(world: JobState) -> JobState:
-    """With a generation that has reported from which version it continues."""
+    """Apply that the generation has reported from which version it continues."""
     return replace(world, pulse=replace(world.pulse, restored=True))
-
-
-def forgiven(world: JobState, stalled_s: float) -> JobState:
-    """Ignore a time in which no sign of life could be received."""
-    since_s = world.pulse.since_s
-    return replace(
-        world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s)
-    )
 
 
 def is_hung(world: JobState) -> bool:
     """Whether the generation gave no sign of life for too long, with no other explanation."""
     since_s = world.pulse.since_s
     limit = limit_s(world)
-    # A job that ends waits for its last version for a while, and trainers that have failed are
-    # judged by that.
+    # A job that ends waits for its last version, and failed trainers are judged by that
     if not world.formed or world.job.over or world.ending or any(world.exits.values()):
         return False
     return since_s is not None and limit is not None and world.now_s - since_s >= limit
@@ -105,10 +87,9 @@ def is_hung(world: JobState) -> bool:
 def noted(world: JobState) -> tuple[JobState, bool]:
     """With one hang more, and whether training may restart after it."""
     pulse = world.pulse
-    if world.version > pulse.version:
-        times = 1
-    else:
-        times = pulse.hangs + 1
+    times = 1
+    if world.version <= pulse.version:
+        times += pulse.hangs
     pulse = replace(pulse, hangs=times, version=world.version, hung_s=world.now_s, why=_why(world))
     return replace(world, pulse=pulse), times <= _MOST_AGAIN
 
@@ -135,3 +116,99 @@ def _why(world: JobState) -> str:
 def _named(machines: Sequence[str]) -> str:
     more = len(machines) - _MOST_NAMED
     return joined(machines if more <= 1 else [*machines[:_MOST_NAMED], f"{more} more"], "and")
+
+
+def timed(world: JobState) -> JobState:
+    """With the clock running (nothing trains, a newcomer waits), standing (one prepares), or 0."""
+    if world.formed and not _newcomers(world):
+        return replace(world, idle_s=None, idled_s=0.0)
+    if not world.formed and any(_doing(world, m) for m in _coming(world)):
+        return replace(world, idle_s=None, idled_s=waited_s(world))
+    if world.idle_s is not None:
+        return world
+    return replace(world, idle_s=world.now_s)
+
+
+def waited_s(world: JobState) -> float:
+    """For how long nothing was trained, or newcomers have waited."""
+    return world.idled_s + (0.0 if world.idle_s is None else world.now_s - world.idle_s)
+
+
+def idlers(world: JobState) -> list[MachineRecord]:
+    """Trainers that have waited long enough: nothing comes for which they could wait."""
+    if not world.formed and any(
+        m.state in (Machine.BOOTING, Machine.WARMING) for m in world.machines.values()
+    ):
+        return []
+    limit_s = world.terms.hold_s
+    if waited_s(world) < limit_s:
+        return []
+    return [m for m in _newcomers(world) if world.now_s - (m.ready_s or 0.0) >= limit_s]
+
+
+def _newcomers(world: JobState) -> list[MachineRecord]:
+    members = set(world.members if world.formed else ())
+    return [m for m in world.of(Role.TRAINER, Machine.MEMBER) if m.id not in members]
+
+
+def let_go(world: JobState) -> JobState:
+    """Leave all pools alone for a while, so that released machines are not requested again."""
+    terms = world.terms
+    until_s = world.now_s + terms.hold_s
+    blocked = dict(world.blocked)
+    for pool in (*world.pools, *terms.steady, *terms.bought):
+        _, times = blocked.get(pool, (0.0, 0))
+        blocked[pool] = until_s, max(times, 1)
+    return replace(world, blocked=blocked)
+
+
+def is_in_vain(world: JobState, role: Role) -> bool:
+    """Whether a newcomer could not join: checkpoints fail, and training needs no other."""
+    if not world.formed:
+        return False
+    if any(m.state is not Machine.MEMBER for m in world.crew):
+        return False
+    if world.exits:  # some have trained to the end: they save no more
+        return True
+    waits = not world.has_waited(world.terms.give_up_s)
+    return waits and role is Role.TRAINER and not world.on_demand
+
+
+def further_s(world: JobState, machine: MachineRecord) -> float:
+    """When a machine that comes last got further."""
+    return max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
+
+
+def _coming(world: JobState) -> list[MachineRecord]:
+    return [m for m in world.machines.values() if m.state.coming]
+
+
+def _doing(world: JobState, machine: MachineRecord) -> str:
+    return world.preparing.get(machine.id, ("", 0.0))[0]
+
+
+def adopted(world: JobState, now_s: float) -> JobState:
+    """Apply a takeover: without a controller nothing was received, and no wait was counted."""
+    machines = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
+    preparing = dict(world.preparing)
+    for m in _coming(world):
+        preparing[m.id] = _doing(world, m), now_s
+    world = alive(world, now_s)
+    return replace(world, machines=machines, preparing=preparing, idle_s=None, idled_s=0.0)
+
+
+def forgiven(world: JobState, stalled_s: float) -> JobState:
+    """Ignore a time in which the controller's process was suspended or blocked."""
+    machines = {
+        k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s)
+        for k, m in world.machines.items()
+    }
+    preparing = dict(world.preparing)
+    for m in _coming(world):
+        preparing[m.id] = _doing(world, m), further_s(world, m) + stalled_s
+    if world.idle_s is not None:
+        world = replace(world, idle_s=world.idle_s + stalled_s)
+    if world.pulse.since_s is not None:
+        pulse = replace(world.pulse, since_s=world.pulse.since_s + stalled_s)
+        world = replace(world, pulse=pulse)
+    return replace(world, machines=machines, preparing=preparing)

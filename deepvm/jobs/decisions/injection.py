@@ -1,7 +1,5 @@
 """Which faults to inject into machines: their lifetimes, and how they end."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, fields
@@ -10,33 +8,26 @@ from statistics import fmean
 
 from deepvm.core.json_types import JsonObject
 
+SHARES = ("missed", "late", "silent", "rebalance")
+FATES = ("missed", "late", "silent")  # Shares of which a machine has one at most
+
 
 @dataclass(frozen=True)
 class Injection:
-    """Faults for a job's training machines, in the order in which machines were requested.
+    """Faults for a job's training machines, in the order in which machines were requested."""
 
-    Attributes:
-        mttp_s: their mean lifetime, which is drawn; None: it is listed.
-        lives_s: how long they live, one after the other; later machines stay.
-        count: at most so many preemptions. grace_s: from a notice to the end.
-        missed, late, silent: shares without a notice, with one at a random moment of the grace
-            period, and without a link; the others get a notice in time.
-        rebalance: the share with a rebalance recommendation, a grace period before the notice or
-            the loss.
-    """
-
-    mttp_s: float | None = None
-    lives_s: tuple[float, ...] = ()
+    mttp_s: float | None = None  # mean of lifetimes that are drawn; None: lives_s lists them
+    lives_s: tuple[float, ...] = ()  # machines after these stay
     seed: int = 0
-    count: int | None = None
-    grace_s: float = 120.0
-    missed: float = 0.0
-    late: float = 0.0
-    silent: float = 0.0
-    rebalance: float = 0.0
+    count: int | None = None  # at most so many preemptions
+    grace_s: float = 120.0  # from a notice to the end
+    missed: float = 0.0  # share without a notice
+    late: float = 0.0  # share with a notice at a random moment of the grace period
+    silent: float = 0.0  # share that loses its link instead
+    rebalance: float = 0.0  # share with a recommendation a grace period before the notice or loss
 
     @classmethod
-    def of(cls, keys: JsonObject, done: int = 0) -> Injection:
+    def of(cls, keys: JsonObject, done: int = 0) -> "Injection":
         """From ``inject`` of a job file, with defaults; ``done``: preemptions before it."""
         lives_s = tuple(keys.get("scale", 1.0) * life for life in keys.get("lives") or ())
         count = keys.get("count")
@@ -50,40 +41,30 @@ class Injection:
         )
 
     @classmethod
-    def written(cls, facts: JsonObject) -> Injection:
+    def written(cls, facts: JsonObject) -> "Injection":
         """By the facts of an event; one of an older deepvm lacks some."""
         found = {one.name: facts[one.name] for one in fields(cls) if one.name in facts}
         return cls(**{**found, "lives_s": tuple(found.get("lives_s", ()))})
 
     @property
     def mean_s(self) -> float:
-        """The mean life of those that do not stay."""
         if self.mttp_s is None:
             return fmean(self.lives_s)
         return self.mttp_s
 
 
-SHARES = ("missed", "late", "silent", "rebalance")
-FATES = ("missed", "late", "silent")
-"""Shares of which a machine has one at most."""
-
-
 @dataclass(frozen=True)
 class PlannedPreemption:
-    """What happens to a machine: after ``life_s`` of training it is preempted.
-
-    ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``:
-    when a rebalance is recommended, counted as the life.
-    """
+    """What happens to a machine, after ``life_s`` of training."""
 
     life_s: float
-    grace_s: float | None
-    silent: bool = False
-    recommended_s: float = math.inf
+    grace_s: float | None  # None: without a notice
+    silent: bool = False  # it loses its link instead of being preempted
+    recommended_s: float = math.inf  # when a rebalance is recommended, counted as the life
 
 
 @lru_cache(maxsize=4096)  # it is asked again each tick
-def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
+def planned_preemption(injection: Injection, number: int) -> PlannedPreemption | None:
     """That of the machine of this number, from 1, the same whenever it is asked; None: it stays."""
     rng = random.Random(injection.seed)
     for _ in range(number):  # machines draw one after the other: a life, and its end
@@ -106,8 +87,7 @@ def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
         notice_s = None
     elif end < silent_from:
         notice_s = grace_s * share_of_grace
+    recommended_s = math.inf
     if more.random() < injection.rebalance:
         recommended_s = life_s - grace_s
-    else:
-        recommended_s = math.inf
     return PlannedPreemption(life_s, notice_s, silent, recommended_s)

@@ -1,21 +1,13 @@
 """Spot or on-demand, by deadline and budget: the policies of ``deepvm simulate``, for real.
 
-Rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is what a real job knows. A
-change of market is a replacement: machines of the other market are asked for first, the generation
-changes behind a version, and only then are the others released, so that no step is lost and spot
-machines train while on-demand ones boot.
-
-**What is not known yet** counts at its longest: until a machine has started, ``Terms.restart_s``;
-until a version was safe, ``Terms.version_s``. A step takes what steps took in this generation, with
-all that stalls them. Nothing is known of the work before the first steps: spot is waited for, but
-no longer than a tenth of the time.
+To the rules of :mod:`deepvm.core.preemption.deadlines` comes what a real job knows; what is not
+known yet counts at its longest. A change of market is a replacement: the generation changes after a
+version, and only then are the machines of the other market released.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Container, Iterable, Sequence
 
-from collections.abc import Callable, Container
-from dataclasses import replace
-
+from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.deadlines import (
     DEADLINE_POLICIES,
     ON_DEMAND,
@@ -26,8 +18,7 @@ from deepvm.core.preemption.deadlines import (
     on_demand_next,
     steps_on_spot,
 )
-from deepvm.jobs.decisions.pool_choice import free_pools
-from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.states import Job, Machine, replace
 from deepvm.jobs.decisions.world import (
     LOST,
     PREEMPTED,
@@ -35,6 +26,7 @@ from deepvm.jobs.decisions.world import (
     JobState,
     MachineRecord,
     Pool,
+    PoolRecord,
     Pools,
     Reason,
     Role,
@@ -42,17 +34,103 @@ from deepvm.jobs.decisions.world import (
     StepRate,
 )
 
-_HORIZON_S = 1.0
-"""Between two decisions; the controller looks more often."""
-_DOUBT = 0.03
-"""Share of the work by which measured steps may be too fast."""
-_BLIND = 0.1
-_FEWEST = 3
-"""Steps from which their time is a figure."""
+# How often a pool has refused that only rests, after a preemption: it is better than none
+_RESTS = 0
+_REST_COOLS = 10  # A preemption weighs more than a refusal: another one often follows soon
+
+
+def refused(world: JobState, pool: Pool) -> JobState:
+    """Leave a pool that has refused alone, for twice as long each time."""
+    if is_refusing(world, pool):  # what was asked for before is of the same round
+        return world
+    times = world.blocked.get(pool, (0.0, _RESTS))[1]
+    until_s = world.now_s + world.terms.cool_s * 2 ** min(times, 6)
+    return replace(world, blocked={**world.blocked, pool: (until_s, times + 1)})
+
+
+def rested(world: JobState, pool: Pool) -> JobState:
+    """Let a pool rest for a while after a preemption, if there are others of its type."""
+    known = next((p for p in world.pools if p.place == pool.place), None)
+    alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
+    if known is None or world.blocked.get(known, (0.0, _RESTS))[0] > world.now_s or not alike:
+        return world
+    until_s = world.now_s + _REST_COOLS * world.terms.cool_s
+    return replace(world, blocked={**world.blocked, known: (until_s, _RESTS)})
+
+
+def rested_after_losses(before: JobState, world: JobState) -> JobState:
+    """Let pools rest whose machines were noticed since, or were lost without a notice."""
+    for m in before.machines.values():
+        now = world.machines[m.id]
+        if now.was_preempted and not m.was_preempted:
+            world = rested(world, now.pool)
+    return world
+
+
+def free_pools(world: JobState, of: Sequence[Pool] | None = None) -> list[Pool]:
+    """Pools to ask now, the best first: the available ones, else those that rest."""
+    pools = world.pools if of is None else of
+    left = {pool for pool, (until_s, _) in world.blocked.items() if until_s > world.now_s}
+    free = [p for p in pools if p not in left] or [p for p in pools if not is_refusing(world, p)]
+    types = list(dict.fromkeys(pool.instance_type for pool in free))
+    if len(types) == len(free):
+        return free
+    usd = usd_per_useful_hour(world, free)
+    return sorted(free, key=lambda pool: (types.index(pool.instance_type), usd[pool]))
+
+
+def is_refusing(world: JobState, pool: Pool) -> bool:
+    """Whether a pool has just refused; one that rests has not."""
+    until_s, times = world.blocked.get(pool, (0.0, _RESTS))
+    return times != _RESTS and until_s > world.now_s
+
+
+def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, float]:
+    """$ per useful hour of training in each pool, by the history and by this job."""
+    own = {pool.place: PoolRecord(at_s=world.now_s) for pool in pools}
+    for m in world.machines.values():
+        if (place := m.pool.place) in own:
+            no = m.end_reason == REFUSED
+            times = m.requested_s, m.launched_s, m.ended_s
+            own[place] = own[place].seen(*times, taken=m.was_preempted, refused=no)
+    known = {
+        pool: own[pool.place].with_earlier(world.priors.get(pool, PoolRecord())) for pool in pools
+    }
+    return {pool: record.usd_per_useful_hour(pool.usd_per_hour) for pool, record in known.items()}
+
+
+def record_of(pool: Pool, machines: Iterable[JsonObject], now_s: float) -> PoolRecord:
+    """History of a pool's machines; a pool of a whole region has those of all its zones."""
+    found = PoolRecord(at_s=now_s)
+    for m in machines:
+        here = str(m["zone"]).startswith(pool.zone)
+        if here and (m["instance_type"], m["market"]) == (pool.instance_type, pool.market):
+            reason = m["end_reason"]
+            taken = m.get("noticed_s") is not None or reason in (PREEMPTED, LOST)
+            times = m["requested_s"], m["launched_s"], m["ended_s"]
+            found = found.seen(*times, taken=taken, refused=reason == REFUSED)
+    return found
+
+
+def in_order(
+    pools: Sequence[Pool], machines: Iterable[JsonObject], now_s: float
+) -> tuple[Pool, ...]:
+    """The pools of one type by expected cost of a useful hour; ties keep their order."""
+    known = list(machines)
+    return tuple(
+        sorted(pools, key=lambda p: record_of(p, known, now_s).usd_per_useful_hour(p.usd_per_hour))
+    )
+
+
+_HORIZON_S = 1.0  # Between two decisions; the controller looks more often
+_DOUBT = 0.03  # Share of the work by which measured steps may be too fast
+_BLIND = 0.1  # Share of the time for which spot is waited for before the first steps
+_FEWEST = 3  # Steps from which their time is a figure
+# How long a release takes, and how much longer than the version before it the last one may
 _RELEASE_S, _SLOWER = 2.0, 1.5
-"""How long a release takes, and how much longer than the version before it the last one may."""
+# Seconds from a failed save to the next request: trainers must first learn to continue
 AGAIN_S = 2.0
-"""Seconds from a failed save to the next request: trainers must first learn to continue."""
+STAYING = (Machine.INTENT, Machine.BOOTING, Machine.WARMING, Machine.MEMBER, Machine.SUSPECT)
 
 
 def last_s(world: JobState) -> float:
@@ -61,11 +139,7 @@ def last_s(world: JobState) -> float:
 
 
 def wait_until_s(world: JobState) -> float:
-    """Until when a stopping job waits for its last checkpoint: the time and money left.
-
-    The version itself may take as long as is expected even where nothing is left, as when nobody
-    looked in time.
-    """
+    """Until when a stopping job waits for its last checkpoint; at least as long as one takes."""
     terms = world.terms
     limits = [world.ending_s + terms.save_s]
     if terms.end_s is not None:
@@ -85,7 +159,8 @@ def decided(world: JobState) -> JobState:
     terms = world.terms
     if not terms.bought or terms.end_s is None or world.job.over or world.ending:
         return world
-    losses = max(_losses(world), world.losses)
+    spot = (m for m in world.of(Role.TRAINER) if not is_on_demand(m.pool))
+    losses = max(sum(m.was_preempted or m.end_reason == REFUSED for m in spot), world.losses)
     lost = losses > world.losses
     world = replace(world, pace=_paced(world), losses=losses)
     policy = DEADLINE_POLICIES[terms.deadline_policy]()
@@ -106,7 +181,6 @@ def decided(world: JobState) -> JobState:
 
 
 def _kept(world: JobState, policy: DeadlinePolicy, now: DeadlineProgress) -> JobState:
-    """Whether the job may stay on spot, or wait for it."""
     if now.on == WAIT:
         return replace(world, on_demand=bool(now.safety_net))
     stay_s = float(policy.stay_s(now))
@@ -132,12 +206,14 @@ def standing(world: JobState, *, hoped: bool = False) -> DeadlineProgress | None
     each_s = step_s * (1 + _DOUBT)
     end_s = terms.end_s - last_s(world)
     done = world.steps if hoped else world.version
+    # From the request for a machine until it trains: the longest that was seen
+    seen = [m.trained_s - m.requested_s for m in world.machines.values() if m.trained_s is not None]
     return DeadlineProgress(
         work_s=max(terms.steps - done, 0) * each_s,
         left_s=end_s - world.now_s,
         total_s=max(terms.steps - terms.begun, 1) * each_s,
         deadline_s=end_s - terms.begun_s,
-        restart_s=_restart_s(world),
+        restart_s=max(seen, default=terms.restart_s),
         version_s=step_s + _version_s(world),
         horizon_s=_HORIZON_S,
         on=_on(world),
@@ -150,34 +226,14 @@ def step_s_of(world: JobState) -> float:
 
 
 def _on(world: JobState) -> int:
-    if world.formed:
-        if all(is_on_demand(world.machines[m].pool) for m in world.members):
-            return ON_DEMAND
-        return SPOT
-    if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER):
+    if world.formed and all(is_on_demand(m.pool) for m in world.crew):
+        return ON_DEMAND
+    if world.formed or any(m.state.coming for m in world.of(Role.TRAINER)):
         return SPOT
     return WAIT
 
 
-def _restart_s(world: JobState) -> float:
-    """From the request for a machine until it trains: the longest that was seen."""
-    seen = [m.trained_s - m.requested_s for m in world.machines.values() if m.trained_s is not None]
-    return max(seen, default=world.terms.restart_s)
-
-
-def _losses(world: JobState) -> int:
-    """Spot machines that were preempted, lost, or not to be had."""
-    ends = (PREEMPTED, LOST, REFUSED)
-    return sum(
-        m.role is Role.TRAINER
-        and not is_on_demand(m.pool)
-        and (m.noticed_s is not None or m.end_reason in ends)
-        for m in world.machines.values()
-    )
-
-
 def _paced(world: JobState) -> StepRate:
-    """How fast the steps of this generation were, from the first that was reported."""
     pace = world.pace
     reached = world.reached
     if world.job is not Job.RUNNING:
@@ -196,22 +252,21 @@ def _paced(world: JobState) -> StepRate:
 
 def market_facts(world: JobState) -> dict[str, str]:
     """The market in which machines are asked for from now on, and why, in words."""
+    return {"market": "on demand" if world.on_demand else "on spot", "why": _why(world)}
+
+
+def _why(world: JobState) -> str:
     now = standing(world)
-    market = "on demand" if world.on_demand else "on spot"
     if now is None:
-        return {
-            "market": market,
-            "why": "nothing has been trained yet, and the deadline comes nearer",
-        }
-    spare = f"{abs(float(now.spare_s)):.0f} s"
-    ahead = f"{abs(float(now.ahead_s)):.0f} s"
-    if float(now.spare_s) < 0:
-        return {"market": market, "why": f"the deadline may be missed by {spare}"}
-    where = "ahead of" if float(now.ahead_s) >= 0 else "behind"
-    return {"market": market, "why": f"{spare} to spare, {ahead} {where} an even pace"}
-
-
-# --- machines -------------------------------------------------------------------------------------
+        return "nothing has been trained yet, and the deadline comes nearer"
+    spare_s = float(now.spare_s)
+    ahead_s = float(now.ahead_s)
+    if spare_s < 0:
+        return f"the deadline may be missed by {-spare_s:.0f} s"
+    where = "behind"
+    if ahead_s >= 0:
+        where = "ahead of"
+    return f"{spare_s:.0f} s to spare, {abs(ahead_s):.0f} s {where} an even pace"
 
 
 def is_on_demand(pool: Pool) -> bool:
@@ -222,13 +277,12 @@ def is_on_demand(pool: Pool) -> bool:
 def fits(world: JobState, machine: MachineRecord) -> bool:
     """Whether a machine is of the market that is wanted; any is while there is none on demand."""
     terms = world.terms
-    if not terms.bought or (
-        world.on_demand and all(is_blocked(world, pool) for pool in terms.bought)
-    ):
+    if not terms.bought:
         return True
+    bought = is_on_demand(machine.pool)
     if world.on_demand:
-        return is_on_demand(machine.pool)
-    return not is_on_demand(machine.pool) or bool(terms.steady)
+        return bought or all(is_blocked(world, pool) for pool in terms.bought)
+    return not bought or bool(terms.steady)
 
 
 def is_blocked(world: JobState, pool: Pool) -> bool:
@@ -238,10 +292,7 @@ def is_blocked(world: JobState, pool: Pool) -> bool:
 
 def pool_of(world: JobState) -> Pool | None:
     """Where the next machine is asked for; None: nowhere now."""
-    if world.on_demand:
-        bought = [p for p in world.terms.bought if not is_blocked(world, p)]
-    else:
-        bought = []
+    bought = [p for p in world.terms.bought if world.on_demand and not is_blocked(world, p)]
     return next(iter(bought or free_pools(world)), None)
 
 
@@ -261,7 +312,6 @@ def most_of(world: JobState) -> int:
     """Most machines of a generation that the hourly budget buys in the wanted market."""
     terms = world.terms
     pool = cheapest(world)
-    # Machines the user owns cost nothing
     if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
     rate, steadies = fixed_rate(world)
@@ -272,17 +322,17 @@ def most_of(world: JobState) -> int:
 
 def least_usd_per_hour(world: JobState) -> float:
     """Smallest hourly budget that buys a generation's fewest machines in the wanted market."""
-    (rate, steadies) = fixed_rate(world)
+    return _usd_per_hour(world, world.terms.least)
+
+
+def _usd_per_hour(world: JobState, machines: int) -> float:
+    rate, steadies = fixed_rate(world)
     pool = cheapest(world)
-    return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
+    return rate + max(machines - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
 def within_budget(world: JobState, limit: float | None, stay: Container[str] = ()) -> JobState:
-    """Drop pools too dear for $/h, so that any choice buys a generation's fewest machines.
-
-    It must buy them where the first anchors, the first steady machines and the cheapest others are
-    to be had; or the types of those are among them that ``stay`` whatever they cost.
-    """
+    """Drop pools too dear for $/h: any choice buys the fewest machines; ``stay``: types kept."""
     terms = world.terms
     if limit is None:
         return world
@@ -317,19 +367,17 @@ def _usd(which: Callable[..., float], pools: Pools) -> float:
 
 def cheapest(world: JobState) -> Pool | None:
     """The cheapest pool of the market in which machines are bought now."""
+    pools = world.pools
     if world.on_demand:
         pools = world.terms.bought
-    else:
-        pools = world.pools
     return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
 def fixed_rate(world: JobState) -> tuple[float, int]:
     """$/h for any market of the others: anchors, and machines always bought on demand."""
     terms = world.terms
-    if world.on_demand or not terms.steady:
-        steadies = 0
-    else:
+    steadies = 0
+    if terms.steady and not world.on_demand:
         steadies = terms.steadies
     paid = ((terms.anchors, terms.anchor[:1]), (steadies, terms.steady[:1]))
     return sum(count * pool.usd_per_hour for count, pools in paid for pool in pools), steadies
@@ -343,7 +391,7 @@ def is_affordable(world: JobState, pool: Pool, role: Role = Role.TRAINER) -> boo
     stay = [
         m
         for m in world.machines.values()
-        if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))
+        if m.state in STAYING and (m.role is Role.ANCHOR or fits(world, m))
     ]
     usd = pool.usd_per_hour
     # An anchor that is not there yet may have to come from the dearest pool
@@ -355,4 +403,26 @@ def is_affordable(world: JobState, pool: Pool, role: Role = Role.TRAINER) -> boo
     return usd <= terms.usd_per_hour + 1e-9
 
 
-_STAY = (Machine.INTENT, Machine.BOOTING, Machine.WARMING, Machine.MEMBER, Machine.SUSPECT)
+def most_usd_per_hour(world: JobState, pool: Pool, role: Role) -> float | None:
+    """A machine's share of ``max_price`` for all, $/h, by its pool's price; None for no limit."""
+    terms = world.terms
+    if terms.max_price is None:
+        return None
+    # Of both markets: a request that is repeated must say the same
+    markets = (False, True) if terms.bought else (False,)
+    worlds = [replace(world, on_demand=bought) for bought in markets]
+    planned_usd = max(_usd_per_hour(each, most_of(each)) for each in worlds)
+    if not planned_usd:
+        return None  # static hosts
+    more = terms.max_price / planned_usd
+    if role is not Role.TRAINER:
+        alike = terms.anchor[:1]
+    elif is_on_demand(pool) and pool not in world.pools:
+        alike = (*terms.steady, *terms.bought)
+    else:
+        alike = world.pools
+    share = more * min((p.usd_per_hour for p in alike), default=pool.usd_per_hour)
+    # An on-demand price does not rise, and that the budget buys it was checked before
+    if is_on_demand(pool):
+        return max(share, pool.usd_per_hour)
+    return share

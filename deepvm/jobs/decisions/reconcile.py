@@ -1,52 +1,57 @@
 """The controller's reaction to events: a pure function from state and event to actions.
 
 Every event is written to the history before the acts that follow from it, so a controller that was
-killed knows as much as the one before. Rules (``Rules that keep the promise``,
-docs/explain/orchestrator.md):
+killed knows as much as the one before. Rules:
 
-- one generation at a time: a change of membership makes a new one, and what bears an older number
-  is refused;
-- a machine that is noticed, or one that comes, waits for a version, so that no step is lost; one
-  that is gone does not;
-- replacements are asked for at a notice, and after a loss when the cloud or a second deadline
-  confirms it;
+- one generation at a time: a change of membership makes a new one, older numbers are refused;
+- a machine that is noticed, or one that comes, waits for a version; one that is gone does not;
+- replacements are asked for at a notice, and after a confirmed loss;
 - what is not needed is released, and what is requested has its record first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.apply_events import known, unsaved, with_event
 from deepvm.jobs.decisions.events import Act, Event, Failed, InstancesListed, Release, Request
-from deepvm.jobs.decisions.hangs import generation_formed, is_hung, noted
-from deepvm.jobs.decisions.pool_choice import rested_after_losses
-from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
-from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
+from deepvm.jobs.decisions.hangs import (
+    further_s,
+    generation_formed,
+    idlers,
+    is_hung,
+    is_in_vain,
+    let_go,
+    noted,
+    timed,
+    waited_s,
+)
+from deepvm.jobs.decisions.markets import rested_after_losses
+from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, replace
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Pool, Reason, Role, Save
+
+_UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
+_KILLED = 137
+_MOST_KILLED = 3
+_MORE_TRIES = 2  # Machines that may fail in a row, besides as many as are started at once
+# How the reasons begin for which money, time and broken machines end a job
+BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
+_RESIZE_AGAIN_S = 60.0  # Training loses steps by each try, and no machine is about to go
+_SPARE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """An agent's desired state: the answer to each heartbeat, so none is lost with a controller.
-
-    Attributes:
-        shutdown: the machine is not needed any more. serve: keep versions in its memory.
-        generation, members: what to run there, 0 for nothing, and where its ranks are; anything
-        older is killed.
-        save: a version is wanted of that generation: save the same step on all ranks, and hold
-            until the next orders, or until ``save.limit_s``.
-    """
+    """An agent's desired state: the answer to each heartbeat, so none is lost with a controller."""
 
     shutdown: bool = False
-    serve: bool = False
-    generation: int = 0
+    serve: bool = False  # keep versions in memory
+    generation: int = 0  # what to run there, 0 for nothing; anything older is killed
     members: tuple[str, ...] = ()
+    # Save the same step on all ranks, and hold until the next orders, or until its limit
     save: Save | None = None
 
 
@@ -62,12 +67,9 @@ def orders_of(world: JobState, machine: str) -> Decisions:
     return Decisions(generation=world.generation, members=world.members, save=world.save)
 
 
-_UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
-
-
 def with_generation_broken(world: JobState) -> JobState:
-    """A world whose generation is none: its members cannot meet. The next one is formed at once."""
-    return _unformed(replace(world, job=job_after(world.job, JobEvent.BROKEN)))
+    """Its members cannot meet: the next one is formed at once."""
+    return _unformed(world.after(JobEvent.BROKEN))
 
 
 def _unformed(world: JobState) -> JobState:
@@ -87,14 +89,13 @@ def react(
             alive = {key: world.machines.get(key) for key in sorted(event.alive)}
             acts += [Release(k) for k, m in alive.items() if m is None or m.state in _UNWANTED]
         if isinstance(event, Failed) and event.id in world.machines:
-            was = before.machines[event.id].state
             now = world.machines[event.id].state
-            if now is Machine.RELEASING and was is not now:
+            if now is Machine.RELEASING and before.machines[event.id].state is not now:
                 acts.append(Release(event.id))
     heard = world
     world, late = _watched(world)
     world = rested_after_losses(start, world)
-    acts = acts + late
+    acts += late
     for judge in (_judged, _hung, _limited, markets.decided, _saved_first):
         world = judge(world)
     for rule in (_formed, _ended, _wanted):
@@ -103,26 +104,26 @@ def react(
     return _missed(heard, world), tuple(acts)
 
 
-# --- what follows from it -------------------------------------------------------------------------
-
 _Step: TypeAlias = tuple[JobState, list[Act]]
 
 
 def _watched(world: JobState) -> _Step:
-    """Agents that are silent, machines that take too long."""
     terms = world.terms
     now = world.now_s
     acts = list[Act]()
     for machine in list(world.machines.values()):
         state = machine.state
-        heard = machine.heard_s
-        silent = heard is not None and now - heard >= terms.silent_s
+        if machine.heard_s is None:
+            silent_s = -math.inf
+        else:
+            silent_s = now - machine.heard_s
+        silent = silent_s >= terms.silent_s
         if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
         elif silent and state is Machine.NOTICED and machine.silent_s is None:
             world = world.with_machine(replace(machine, silent_s=now))
         late = state.coming and now - further_s(world, machine) >= terms.start_s
-        if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
+        if late or (state is Machine.SUSPECT and silent_s >= terms.lost_s):
             world = with_event(world, machine, MachineEvent.OVERDUE)
             acts.append(Release(machine.id))
     return world, acts
@@ -134,43 +135,34 @@ def _judged(world: JobState) -> JobState:
         return world
     if set(world.exits) == set(world.members) and not any(world.exits.values()):
         missing = _missing_steps(world)
-        end = JobEvent.TRAINED
-        if missing:
-            end = JobEvent.STOP if world.ending else JobEvent.CRASHED
-        failure = missing if end is JobEvent.CRASHED else ""
-        return replace(world, job=job_after(world.job, end), failure=failure, save=None)
+        if not missing:
+            return replace(world.after(JobEvent.TRAINED), failure="", save=None)
+        if world.ending:
+            return replace(world.after(JobEvent.STOP), failure="", save=None)
+        return replace(world.after(JobEvent.CRASHED), failure=missing, save=None)
     if not any(world.exits.values()) or _broken(world):
         return world
     if world.suspected_s is None:
         return replace(world, suspected_s=world.now_s)
-    # A trainer fails when a peer is gone, or a memory node: all machines must have been heard
-    # since.
+    # A trainer fails when a peer or memory node is gone: all must have reported since
     anchors = [m for a in world.anchors if (m := world.machines[a]).state is Machine.MEMBER]
-    heard = [m.heard_s or 0.0 for m in (*map(world.machines.__getitem__, world.members), *anchors)]
-    if min(heard) <= world.suspected_s:
+    if min(m.heard_s or 0.0 for m in (*world.crew, *anchors)) <= world.suspected_s:
         return world
     if len(anchors) < len(world.anchors):
         return with_generation_broken(world)
     # A network that was cut for a moment breaks a collective, too, and a user may kill a trainer;
-    # a bug breaks it twice at the same step, and a script that fails by itself at once does so
-    # again.
+    # a bug breaks it twice at the same step, and a script that fails at once does so again.
     further = world.reached > world.crashed_at
     killed = _KILLED in world.exits.values()
     crashes = 1 if further else world.crashes + 1
     by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
     if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
         world = replace(world, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
-        again = job_after(world.job, JobEvent.BROKEN)
-        return replace(world, job=again, formed=False, exits={}, suspected_s=None)
-    return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None)
-
-
-_KILLED = 137
-_MOST_KILLED = 3
+        return replace(world.after(JobEvent.BROKEN), formed=False, exits={}, suspected_s=None)
+    return replace(world.after(JobEvent.CRASHED), save=None)
 
 
 def _missing_steps(world: JobState) -> str:
-    """Why trainers ended well before the job's last step; empty if unknown."""
     steps = world.terms.steps
     if steps is None or world.steps >= steps or world.progress_unknown:
         return ""
@@ -179,14 +171,12 @@ def _missing_steps(world: JobState) -> str:
 
 
 def _hung(world: JobState) -> JobState:
-    """Restart hung trainers from the newest safe checkpoint, or fail the job."""
     if not is_hung(world) or _broken(world):
         return world
     world, again = noted(world)
     if again:
         return with_generation_broken(world)
-    crashed = job_after(world.job, JobEvent.CRASHED)
-    return replace(world, job=crashed, failure=world.pulse.why, save=None)
+    return replace(world.after(JobEvent.CRASHED), failure=world.pulse.why, save=None)
 
 
 def _limited(world: JobState) -> JobState:
@@ -204,62 +194,36 @@ def _limited(world: JobState) -> JobState:
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is available")
-    failing = [
-        r
-        for r in Role
-        if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))
-    ]
-    if failing and not world.formed:
-        known = world.unready[failing[0]]
-        why = f"{NEVER_READY}: the last {known.count} ended before they could train"
-        return world.to_end(f"{why}; {known.why}" if known.why else why)
+    for role in () if world.formed else Role:
+        if _never_ready(world, role) and not any(m.state.coming for m in world.of(role)):
+            known = world.unready[role]
+            why = f"{NEVER_READY}: the last {known.count} ended before they could train"
+            return world.to_end(f"{why}; {known.why}" if known.why else why)
     return world
 
 
 def _never_ready(world: JobState, role: Role) -> bool:
-    """Whether machines repeatedly end before they can train: more requests waste money."""
-    if role is Role.TRAINER:
-        places = world.terms.most
-    else:
-        places = world.terms.anchors
+    places = {Role.TRAINER: world.terms.most, Role.ANCHOR: world.terms.anchors}[role]
     known = world.unready.get(role)
     return known is not None and known.count >= places + _MORE_TRIES
 
 
-_MORE_TRIES = 2
-"""Machines that may fail in a row, besides as many as are started at once."""
-
-
-BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
-"""How the reasons begin for which money, time and broken machines end a job."""
-
-
 def _broken(world: JobState) -> bool:
-    """Whether a member of the generation is gone, or may be.
-
-    One that is noticed may be silent, or gone, for a while: others can make its version safe
-    without it.
-    """
     save = world.save
-    members = [world.machines[m] for m in world.members]
-    saves = (
-        save is not None
-        and save.reason is Reason.EMERGENCY
-        and not save.safe
-        and world.now_s < save.limit_s
-    )
-    saves = saves and (bool(world.anchors) or any(not m.state.over for m in members))
+    members = world.crew
+    saves = False  # a noticed member may be gone for a while: others can make its version safe
+    if save is not None and save.reason is Reason.EMERGENCY and not save.safe:
+        can_save = bool(world.anchors) or any(not m.state.over for m in members)
+        saves = can_save and world.now_s < save.limit_s
     for machine in members:
-        if (
-            machine.state is Machine.ENDED
-            and machine.noticed_s is not None
-            and machine.ended_s is not None
-        ):
-            if not saves or world.now_s - machine.ended_s >= world.terms.silent_s:
-                return True
-        elif machine.state is not Machine.MEMBER and (
-            machine.state is not Machine.NOTICED or machine.silent_s is not None
-        ):
+        ended_s = machine.ended_s
+        if machine.state is Machine.NOTICED:
+            broken = machine.silent_s is not None
+        elif machine.state is Machine.ENDED and None not in (machine.noticed_s, ended_s):
+            broken = not saves or world.now_s - (ended_s or 0.0) >= world.terms.silent_s
+        else:
+            broken = machine.state is not Machine.MEMBER
+        if broken:
             return True
     return False
 
@@ -276,39 +240,29 @@ def _saved_first(world: JobState) -> JobState:
     if found is None:
         return world
     reason, limit_s = found
-    saving = job_after(world.job, JobEvent.SAVE)
-    return replace(world, save=Save(reason, world.now_s, limit_s), job=saving)
+    return replace(world.after(JobEvent.SAVE), save=Save(reason, world.now_s, limit_s))
 
 
 def _wanted_save(world: JobState) -> tuple[Reason, float] | None:
-    """Why training is to hold behind a version, and until when that is of use; None: it is not."""
-    taken = [
-        m.taken_s
-        for m in map(world.machines.__getitem__, world.members)
-        if m.state is Machine.NOTICED
-    ]
+    """Why training is to hold for a version, and until when that is of use; None: it is not."""
+    taken = [m.taken_s for m in world.crew if m.state is Machine.NOTICED]
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    complete = not world.exits  # of those that have trained to the end no part would come
-    if (
-        taken
-        and complete
-        and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))
-    ):
+    facts = replace(world.facts, grace_s=taken_s - world.now_s)
+    # Of those that have trained to the end no part would come
+    if taken and not world.exits and world.terms.policy.emergency(facts):
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if (
-        (taken and world.now_s < taken_s + world.terms.lost_s)
-        or world.job is not Job.RUNNING
-        or not world.has_waited(_RESIZE_AGAIN_S)
-        or world.exits  # some have trained to the end: they save no more
-    ):
+    # Those that have trained to the end save no more
+    if world.job is not Job.RUNNING or world.exits or not world.has_waited(_RESIZE_AGAIN_S):
         return None
-    changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
-    can = _next_members(world) and _has_anchors(world) and _has_spares(world)
-    if changes and can:
+    if taken and world.now_s < taken_s + world.terms.lost_s:
+        return None
+    members = _next_members(world)
+    changes = (members, _next_anchors(world)) != (world.members, world.anchors)
+    if changes and members and _has_anchors(world) and _has_spares(world):
         return (Reason.RESIZE, world.now_s + world.terms.save_s)
     return None
 
@@ -327,12 +281,7 @@ def _has_come(world: JobState, save: Save) -> bool:
     return save.safe and (keeps or world.lasts >= world.version)
 
 
-_RESIZE_AGAIN_S = 60.0
-"""Training loses steps by each try, and no machine is about to go."""
-
-
 def _given_up(world: JobState) -> JobState:
-    """Without a save that has come, or that comes too late to be of use."""
     save = world.save
     if save is None:
         return world
@@ -341,8 +290,7 @@ def _given_up(world: JobState) -> JobState:
         if save.safe or late:
             return replace(world, save=None)
         return world
-    # A machine that is preempted goes at the limit of its save; any other change can do without,
-    # later or never.
+    # A preempted machine goes at the limit of its save; another change can do without
     missed = (late or bool(world.exits)) and not _has_come(world, save)
     if missed and save.reason is Reason.RESIZE:
         return unsaved(world)
@@ -357,7 +305,7 @@ def _missed(before: JobState, world: JobState) -> JobState:
     if world.now_s >= asked.limit_s:
         took = format_seconds(world.now_s - asked.asked_s, digits=2)
         why = f"the script did not answer the request to save in {took}"
-        if not world.version and not world.counts.saves:
+        if not world.version and not world.saves:
             why += (
                 "; one that uses neither Checkpointer nor dt.check_save saves nothing, and restarts"
                 " at its beginning"
@@ -366,48 +314,39 @@ def _missed(before: JobState, world: JobState) -> JobState:
         why = "trainers ended before it was safe"
     else:  # another that is more urgent has taken its place
         return world
-    same = world.generation == before.generation  # of an older one nothing is heard any more
-    if same:
-        given_up = world.given_up | {asked.reason}
-    else:
-        given_up = world.given_up
-    return replace(world, counts=world.counts.unsaved(why), given_up=given_up)
+    given_up = world.given_up
+    if world.generation == before.generation:  # an older one reports nothing any more
+        given_up |= {asked.reason}
+    return replace(world, failed_saves=world.failed_saves.more(why), given_up=given_up)
 
 
 def _has_spares(world: JobState) -> bool:
-    """Whether all members can start the next generation without first loading torch."""
-    ready_s = max(
-        (world.machines[m].ready_s or world.now_s for m in _next_members(world)),
-        default=world.now_s,
-    )
-    return world.cold.isdisjoint(world.members) or world.now_s - ready_s >= _SPARE_S
-
-
-_SPARE_S = 60.0
+    if world.cold.isdisjoint(world.members):
+        return True
+    ready_s = [world.machines[m].ready_s or world.now_s for m in _next_members(world)]
+    return world.now_s - max(ready_s, default=world.now_s) >= _SPARE_S
 
 
 def _next_members(world: JobState) -> tuple[str, ...]:
-    """The machines of the next generation: those of this one in their order, then the newcomers.
-
-    Where the market changes, those of the other one take over when there are as many of them.
-    """
-    able = {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)}
-    most = markets.most_of(world)
-    fit = {m: None for m in able if markets.fits(world, world.machines[m])}
-    if len(fit) >= min(max(world.terms.least, len(world.members)), most):
+    """This generation's machines in their order, then newcomers; or as many of a new market."""
+    able = list(world.of(Role.TRAINER, Machine.MEMBER))
+    fit = [m for m in able if markets.fits(world, m)]
+    least = max(world.terms.least, len(world.members))
+    if len(fit) >= min(least, markets.most_of(world)):
         able = fit
-    stay = {m: None for m in world.members if m in able}
-    return tuple({**stay, **able})[: world.terms.most]
+    ids = {m.id for m in able}
+    stay = [m for m in world.members if m in ids]
+    return tuple(dict.fromkeys([*stay, *(m.id for m in able)]))[: world.terms.most]
 
 
 def _next_anchors(world: JobState) -> tuple[str, ...]:
-    """The anchors of the next generation, each part where it was; None if one is missing."""
+    """The anchors of the next generation, each part where it was; none if one is missing."""
     able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
     fresh = (m for m in able if m not in world.anchors)
     places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
-    found = [m if m in able else next(fresh, "") for m in places]
+    found = tuple(m if m in able else next(fresh, "") for m in places)
     if all(found):
-        return tuple(found)
+        return found
     return ()
 
 
@@ -416,7 +355,6 @@ def _has_anchors(world: JobState) -> bool:
 
 
 def _formed(world: JobState) -> _Step:
-    """Form the next generation if this one is broken, or once a checkpoint is safe."""
     terms = world.terms
     now = world.now_s
     save = world.save
@@ -432,12 +370,11 @@ def _formed(world: JobState) -> _Step:
         return world, []
     acts: list[Act] = []
     if saved:  # what was noticed has nothing left to give
-        trained = [world.machines[m] for m in world.members]
-        world, acts = _released(world, [m for m in trained if m.state is Machine.NOTICED])
+        world, acts = _released(world, [m for m in world.crew if m.state is Machine.NOTICED])
     members = _next_members(world)
     anchors = _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
-        return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
+        return replace(world.after(JobEvent.GO_ON), save=None), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
             world = with_generation_broken(replace(_held(world), idle_s=None, idled_s=0.0))
@@ -445,14 +382,12 @@ def _formed(world: JobState) -> _Step:
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
-    if any(m in members for m in world.members):
-        done = world.reached
-    else:
+    done = world.reached
+    if not any(m in members for m in world.members):
         done = _done_unheard(world)
     changed = world.anchors not in ((), anchors)
     world = replace(
-        _unformed(world),
-        job=job_after(world.job, JobEvent.FORM),
+        _unformed(world.after(JobEvent.FORM)),
         reports=world.has_reported,
         unplaced=world.is_unplaced,
         peak=max(done, world.peak or 0),
@@ -474,12 +409,7 @@ def _formed(world: JobState) -> _Step:
 def _may_last(world: JobState) -> bool:
     """Whether an anchor-only checkpoint can become durable while nothing can train anyway."""
     save = world.save
-    if (
-        save is None
-        or not save.safe
-        or world.pending < world.version
-        or world.lasts >= world.version
-    ):
+    if save is None or not save.safe or not world.lasts < world.version <= world.pending:
         return False
     able = len(_next_members(world)) >= world.terms.least and _has_anchors(world)
     return save.reason is Reason.EMERGENCY and world.now_s < save.limit_s and not able
@@ -490,8 +420,7 @@ def _done_unheard(world: JobState) -> int:
     step_s = markets.step_s_of(world)
     ends = [
         min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
-        for m in map(world.machines.get, world.members)
-        if m
+        for m in world.crew
     ]
     if not ends or not step_s or world.reached_s is None:
         return world.reached
@@ -502,16 +431,12 @@ def _done_unheard(world: JobState) -> int:
 
 
 def _held(world: JobState) -> JobState:
-    """Apply the step behind which trainers held for a save: it may be safe but unreported."""
+    """Apply the step after which trainers held for a save: it may be safe but unreported."""
     save = world.save
     step_s = markets.step_s_of(world)
-    if (
-        save is None
-        or not save.reason.holds
-        or world.now_s >= save.limit_s
-        or world.reached_s is None
-        or not step_s
-    ):
+    if save is None or not save.reason.holds or world.now_s >= save.limit_s:
+        return world
+    if world.reached_s is None or not step_s:
         return world
     held = world.reached + 1 + int(max(save.asked_s - world.reached_s, 0.0) / step_s)
     return replace(world, reached=min(held, _done_unheard(world)), reached_s=None)
@@ -519,11 +444,9 @@ def _held(world: JobState) -> JobState:
 
 def _gathered(world: JobState, members: tuple[str, ...]) -> bool:
     """Whether the first generation need not wait for more machines; later ones grow."""
-    if (
-        world.generation
-        or len(members) >= world.terms.most
-        or not any(m.state.coming for m in world.machines.values())
-    ):
+    if world.generation or len(members) >= world.terms.most:
+        return True
+    if not any(m.state.coming for m in world.machines.values()):
         return True
     first = min(world.machines[m].ready_s or world.now_s for m in members)
     return world.now_s - first >= world.terms.gather_s
@@ -539,23 +462,16 @@ def _ended(world: JobState) -> _Step:
                 limit_s = -math.inf
             else:
                 limit_s = min(save.limit_s, limit_s)
-        if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
+        # To wait longer than it has run costs more than it can have done
+        if not world.pulse.stepped and world.reached <= world.version <= world.lasts:
             limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
         if not world.formed or _broken(world) or world.now_s >= limit_s:
-            world = replace(world, job=job_after(world.job, JobEvent.STOP))
+            world = world.after(JobEvent.STOP)
     if not world.job.over:
         return world, []
     left = [m for m in world.machines.values() if m.state not in _UNWANTED]
     world, acts = _released(world, left)
     return replace(world, formed=False, save=None), acts
-
-
-def _adds_nothing(world: JobState) -> bool:
-    """Whether the generation has no known step, and its starting checkpoint is durable.
-
-    It is unknown what scripts do that report no steps: they may react to a save all the same.
-    """
-    return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _wanted(world: JobState) -> _Step:
@@ -564,16 +480,12 @@ def _wanted(world: JobState) -> _Step:
         return world, []
     # Anchors keep versions, also while nothing is trained; others that go have nothing to give
     needed = {*world.anchors, *(world.members if world.formed else ())}
-    noticed = [*world.of(Role.TRAINER, Machine.NOTICED), *world.of(Role.ANCHOR, Machine.NOTICED)]
-    world, acts = _released(world, [m for m in noticed if m.id not in needed])
+    noticed = [m for role in Role for m in world.of(role, Machine.NOTICED) if m.id not in needed]
+    world, acts = _released(world, noticed)
     if waiting := idlers(world):
         world, more = _released(let_go(world), waiting)
         acts += more
-    alive = [
-        m
-        for m in world.machines.values()
-        if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)
-    ]
+    alive = [m for m in world.machines.values() if m.state in markets.STAYING]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
     members = set(world.members)
@@ -586,13 +498,10 @@ def _wanted(world: JobState) -> _Step:
     acts += more
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.
-    steadies = 0
-    if terms.steady:
-        steadies = sum(markets.is_on_demand(m.pool) for m in live)
-    if world.on_demand:
-        steady = 0
-    else:
-        steady = terms.steadies - steadies
+    steady = 0
+    if not world.on_demand:
+        steadies = [m for m in live if terms.steady and markets.is_on_demand(m.pool)]
+        steady = terms.steadies - len(steadies)
     wanted: list[tuple[Callable[[JobState], Pool | None], Role, int]] = [
         (markets.anchor_of, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
         (markets.steady_of, Role.TRAINER, min(steady, terms.most - len(live))),
@@ -610,7 +519,6 @@ def _wanted(world: JobState) -> _Step:
         for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break
-            # The record comes before the request
             number = world.requests + 1
             machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)
             world = replace(world, requests=number).with_machine(machine)
@@ -619,8 +527,7 @@ def _wanted(world: JobState) -> _Step:
 
 
 def _released(world: JobState, machines: Iterable[MachineRecord]) -> _Step:
-    """With machines that are not needed any more."""
-    acts: list[Act] = []
+    acts = list[Act]()
     for machine in machines:
         world = with_event(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))

@@ -1,18 +1,18 @@
-"""The states of machines and jobs, and what takes them from one to the next (thesis 5.1).
-
-Each table decides every pair of a state and an event; a pair that is not listed changes nothing,
-because it comes too late or is known already: a heartbeat that was under way when its machine was
-released, a notice that comes twice.
-
-Agents have none: orders say what should be so now, and an agent makes it so, no matter what it did
-before.
-"""
-
-from __future__ import annotations
+"""The states of machines and jobs, and what takes them from one to the next (thesis 5.1)."""
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace
+else:
+
+    def replace(record, /, **changes):
+        """As that of dataclasses, for records that check nothing, in a tenth of the time."""
+        copied = object.__new__(type(record))
+        copied.__dict__.update(record.__dict__, **changes)
+        return copied
 
 
 class Machine(Enum):
@@ -20,9 +20,9 @@ class Machine(Enum):
 
     INTENT = "intent"  # the request is written down; the cloud may not have heard of it
     BOOTING = "booting"  # the cloud has it
-    WARMING = "warming"  # its agent is heard, its trainers load
+    WARMING = "warming"  # its agent sends heartbeats, its trainers load
     MEMBER = "member"  # it can train
-    NOTICED = "noticed"  # the cloud will take it back
+    NOTICED = "noticed"  # the cloud will preempt it
     SUSPECT = "suspect"  # its agent is silent
     RELEASING = "releasing"  # the cloud is asked to end it
     LOST = "lost"  # given up without a word from the cloud
@@ -31,17 +31,14 @@ class Machine(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it."""
         return self in (Machine.ENDED, Machine.FAILED)
 
     @property
     def costs(self) -> bool:
-        """Whether the cloud may count it on the bill."""
         return self not in (Machine.INTENT, Machine.ENDED, Machine.FAILED)
 
     @property
     def coming(self) -> bool:
-        """Whether it may be able to train soon."""
         return self in (Machine.INTENT, Machine.BOOTING, Machine.WARMING)
 
 
@@ -51,9 +48,9 @@ class MachineEvent(Enum):
     LAUNCHED = "launched"  # the cloud says that it exists: its reply, or its list
     REFUSED = "refused"  # the cloud says no: capacity, quota, price
     ABSENT = "absent"  # the cloud's list, long after the request, does not have it
-    BEAT = "beat"  # its agent is heard
+    BEAT = "beat"  # its agent sends a heartbeat
     WARM = "warm"  # its agent says that it can train
-    NOTICE = "notice"  # the cloud says when it will take it back
+    NOTICE = "notice"  # the cloud says when it will preempt it
     SILENT = "silent"  # three heartbeats are missing
     OVERDUE = "overdue"  # it has been booting, warming or silent for too long
     RELEASE = "release"  # it is not needed any more
@@ -73,7 +70,6 @@ class Job(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be trained."""
         return self in (Job.DONE, Job.FAILED, Job.STOPPED)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
-from deepvm.jobs.decisions.pool_record import PoolRecord
-from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after, replace
 
+# Why a machine ended; unready: before it could train, without a preemption by the cloud
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
-"""Why a machine ended; unready: before it could train, without a preemption by the cloud."""
 
 
 class Role(Enum):
@@ -33,7 +32,6 @@ class Reason(Enum):
 
     @property
     def holds(self) -> bool:
-        """Whether training waits until it is safe, and longer."""
         return self in (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
 
 
@@ -49,7 +47,6 @@ class Pool:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What it is, without its price of the moment."""
         return self.instance_type, self.zone, self.market
 
 
@@ -58,41 +55,35 @@ Pools: TypeAlias = tuple[Pool, ...]
 
 @dataclass(frozen=True)
 class MachineRecord:
-    """A machine; times in seconds since the epoch, None until they are known.
+    """A machine; times in seconds since the epoch, None until they are known."""
 
-    Attributes:
-        id: the token of the request, and the machine's tag in the cloud.
-        trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its
-            notice.
-        epoch: the newest generation that it was ordered to run. reported: the newest report of its
-            agent that has reported.
-    """
-
-    id: str
+    id: str  # its tag in the cloud
     pool: Pool
     requested_s: float
     state: Machine = Machine.INTENT
     launched_s: float | None = None
     ready_s: float | None = None
-    trained_s: float | None = None
+    trained_s: float | None = None  # when its first trainers were ready
     heard_s: float | None = None
     silent_s: float | None = None
     noticed_s: float | None = None
-    taken_s: float | None = None
+    taken_s: float | None = None  # when the cloud preempts it, by its notice
     ended_s: float | None = None
     end_reason: str = ""
-    epoch: int = 0
-    reported: int = 0
+    epoch: int = 0  # the newest generation that it was ordered to run
+    reported: int = 0  # the newest report of its agent
     role: Role = Role.TRAINER
 
+    @property
+    def was_preempted(self) -> bool:
+        return self.noticed_s is not None or self.end_reason in (PREEMPTED, LOST)
+
     def lived_s(self, now_s: float) -> float:
-        """From its launch to its end, or until now."""
         if self.launched_s is None:
             return 0.0
         return max((now_s if self.ended_s is None else self.ended_s) - self.launched_s, 0.0)
 
     def lived_between(self, from_s: float, to_s: float) -> float:
-        """The part of it in a time."""
         if self.launched_s is None:
             return 0.0
         return _overlap_s(self.launched_s, self.ended_s, from_s, to_s)
@@ -118,23 +109,18 @@ class Head:
 
 
 def _overlap_s(launched_s: float, ended_s: float | None, from_s: float, to_s: float) -> float:
-    """The part of a machine's life that is in a time; without an end it lives on."""
     end_s = to_s if ended_s is None else min(ended_s, to_s)
     return max(end_s - max(launched_s, from_s), 0.0)
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """Step rate of a generation: from step ``first`` at ``first_s`` (< 0: not yet) to ``last``.
-
-    ``step_s``: seconds of one with all that stalls it; of the generation before until this one
-    knows; 0: unknown.
-    """
+    """Step rate of a generation, with all that stalls it, from step ``first`` to ``last``."""
 
     generation: int = 0
     first: int = 0
-    first_s: float = -1.0
-    step_s: float = 0.0
+    first_s: float = -1.0  # < 0: not yet
+    step_s: float = 0.0  # of the generation before until this one knows; 0: unknown
     last: int = 0
 
 
@@ -151,88 +137,55 @@ class StepGap:
 
 @dataclass(frozen=True)
 class GenerationProgress:
-    """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
+    """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`)."""
 
-    Attributes:
-        formed_s: when the generation was formed. since_s: when the newest was. Both None before the
-        first generation. restored, stepped: whether it has reported from which version it
-        continues, and made a step.
-        longest_s: the longest time between two steps of the job, with all that came between them.
-        hangs, version: how often training restarted because it hung, and since which safe version.
-        hung_s, why: when it last did, and what was seen.
-    """
-
-    since_s: float | None = None
-    restored: bool = False
+    since_s: float | None = None  # of the newest
+    restored: bool = False  # whether it has reported from which version it continues
     stepped: bool = False
-    longest_s: float = 0.0
-    hangs: int = 0
+    longest_s: float = 0.0  # between two steps of the job
+    hangs: int = 0  # how often training restarted because it hung, since the safe ``version``
     version: int = -1
-    hung_s: float | None = None
+    hung_s: float | None = None  # the last time
     why: str = ""
     formed_s: float | None = None
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """What the job may have, and how long the controller waits for what.
+    """What the job may have, and how long the controller waits for what."""
 
-    Attributes:
-        least, most: machines of a generation. total_usd: what may be paid in all. end_s: when it
-        must stop.
-        silent_s: without a heartbeat a machine is SUSPECT. lost_s: so long silent it is LOST.
-        start_s: a machine that gets no further for so long before it is a member is released.
-        absent_s: until the cloud's list counts.
-        gather_s: how long the first generation waits for more machines than the fewest.
-        save_s: how long a version may take that no notice limits. cool_s: how long a pool that
-            refused is left alone; twice as long each time. hold_s: how long machines wait for
-            others that do not come, or for a version.
-        give_up_s: if nothing can be trained for so long, no more machines are to be had.
-        start_timeout_s, step_timeout_s: how long a generation may take to its first step, and
-        between steps, without a sign of life; None: without end.
-        policy: decides on emergency saves. anchor, anchors: where the machines that keep versions
-        come from, the best pool first, and how many there are. steady, steadies: the same of
-        machines of a generation that must be bought on demand.
-        usd_per_hour: what a generation and its anchors may cost; those that leave besides those
-            that come do not count.
-        max_price: what they may cost when prices have risen, None if unknown.
-        steps: of all the work, None if unknown. begun_s, begun: from when and which step
-        the deadline counts. deadline_policy, bought: what decides between spot and on demand, and
-        where the latter come from; empty: nothing does. restart_s, version_s: until they are
-        measured, from the request for a machine until it trains, and from the end of a step until
-        its version is safe. mttp_s: mean time to preemption of a machine, before any is seen.
-    """
-
-    least: int
+    least: int  # machines of a generation
     most: int
     total_usd: float | None = None
-    end_s: float | None = None
-    silent_s: float = 15.0
+    end_s: float | None = None  # when it must stop
+    silent_s: float = 15.0  # without a heartbeat a machine is SUSPECT, after ``lost_s`` LOST
     lost_s: float = 45.0
-    start_s: float = 900.0
-    absent_s: float = 60.0
-    gather_s: float = 10.0
-    save_s: float = 600.0
-    cool_s: float = 30.0
-    hold_s: float = 600.0
-    give_up_s: float = 3600.0
+    start_s: float = 900.0  # a machine that gets no further for so long, and is no member, goes
+    absent_s: float = 60.0  # until the cloud's list counts
+    gather_s: float = 10.0  # how long the first generation waits for more than the fewest
+    save_s: float = 600.0  # how long a version may take that no notice limits
+    cool_s: float = 30.0  # how long a pool that refused is left alone; twice as long each time
+    hold_s: float = 600.0  # how long machines wait for others, or for a version
+    give_up_s: float = 3600.0  # if nothing can be trained for so long, no machines are to be had
+    # Without a sign of life, to a generation's first step and between steps; None: without end
     start_timeout_s: float | None = 1800.0
     step_timeout_s: float | None = 1800.0
-    policy: SavePolicy = field(default_factory=Adaptive)
-    anchor: Pools = ()
+    policy: SavePolicy = field(default_factory=Adaptive)  # decides on emergency saves
+    anchor: Pools = ()  # of the machines that keep versions, the best first
     anchors: int = 0
-    steady: Pools = ()
+    steady: Pools = ()  # of the machines that must be bought on demand
     steadies: int = 0
-    usd_per_hour: float | None = None
-    max_price: float | None = None
-    steps: int | None = None
-    begun_s: float = 0.0
+    usd_per_hour: float | None = None  # for a generation and its anchors, without those that leave
+    max_price: float | None = None  # $/h, when prices have risen
+    steps: int | None = None  # of all the work
+    begun_s: float = 0.0  # from when and which step the deadline counts
     begun: int = 0
-    deadline_policy: str = ""
-    bought: Pools = ()
+    deadline_policy: str = ""  # decides between spot and on demand
+    bought: Pools = ()  # on demand, for the deadline; empty: nothing decides on the market
+    # Until measured: from a request to training, and from a step's end to its safe version
     restart_s: float = 300.0
     version_s: float = 60.0
-    mttp_s: float = 3600.0
+    mttp_s: float = 3600.0  # mean time to preemption of a machine, before any is seen
 
 
 @dataclass(frozen=True)
@@ -247,15 +200,12 @@ class Save:
 
 @dataclass(frozen=True)
 class StartupFailures:
-    """Machines of a role that failed in a row before training: count, last time, and why.
-
-    ``failed_s``: when the first of them failed in a way that may be the job's fault.
-    """
+    """Machines of a role that failed in a row before training: count, last time, and why."""
 
     count: int = 0
     last_s: float = 0.0
     why: str = ""
-    failed_s: float | None = None
+    failed_s: float | None = None  # when the first failed in a way that may be the job's fault
 
 
 @dataclass(frozen=True)
@@ -266,129 +216,79 @@ class FailedSaves:
     in_a_row: int = 0
     why: str = ""
 
-
-@dataclass(frozen=True)
-class Counts:
-    """What the report says."""
-
-    lost_steps: int = 0
-    saves: Mapping[Reason, int] = field(default_factory=dict)
-    failed: FailedSaves = field(default_factory=FailedSaves)
-
-    def saved(self, reason: Reason) -> Counts:
-        saves = {**self.saves, reason: self.saves.get(reason, 0) + 1}
-        return replace(self, saves=saves, failed=replace(self.failed, in_a_row=0, why=""))
-
-    def unsaved(self, reason: str) -> Counts:
-        return replace(
-            self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, reason)
-        )
-
-    def explained(self, reason: str) -> Counts:
-        """The reason why the last one did not come, unless another has since."""
-        if self.failed.in_a_row:
-            return replace(self, failed=replace(self.failed, why=reason))
-        return self
+    def more(self, why: str) -> FailedSaves:
+        return FailedSaves(self.total + 1, self.in_a_row + 1, why)
 
 
 @dataclass(frozen=True)
 class JobState:
-    """All of it.
-
-    Attributes:
-        machines: by id, in the order of their requests.
-        generation: the newest; 0 before the first. members: its machines, in the order of their
-            ranks. anchors: those that keep its versions, in the order of their parts.
-        formed: whether its trainers were ordered to start, and not to stop since. started: where
-            they run.
-        exits: the worst exit code of the trainers on each machine where all have ended.
-        suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before
-            trainers failed for no reason that is known, and how often they have without getting
-            further.
-        unsaved_s: when a version did not come that something waited for; None: one has since.
-            given_up: why versions of this generation were wanted that are counted as failed, and of
-            which trainers may still say so.
-        version: the newest that is safe. reached: the last step of this generation that is known,
-            reached_s: when it was, None where training stands still, or if unknown. peak: that of
-            those before it, until it is known from which version this one continues.
-        lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s:
-            how long it took from the end of its step until then, 0 if unknown. pending: the newest
-            that is on its way to where it does, 0 if none is. alone: why the newest will not get
-            there, else empty.
-        pools: where machines are asked for, the best first when the job was submitted. priors: what
-            the history knew of them then. blocked: until when a pool is left alone, and how often
-            it refused in a row. idle_s, idled_s: since when machines wait, None if none does or one
-            prepares; and for how long they had before (:mod:`deepvm.jobs.decisions.waiting`).
-        facts: what is known of steps, versions and lives.
-        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why
-            nothing can be trained, else empty; no_data: that is so because the job's data cannot be
-            had.
-        requests: how many machines were ever asked for. saving_s: for how long saves have stalled
-            training.
-        on_demand: whether the deadline wants machines on demand. losses: spot machines that were
-            lost or refused when it last decided. pace: how fast steps are.
-        preparing: by machine, what it does before it can train, if that is known, and when it last
-            got further.
-        heads: where its controllers have run, if on machines that were rented for that.
-        unready: by role, machines in a row that never could train. pulse: whether training
-        continues.
-        cold: machines whose next trainers still load while others run; heartbeats say it, nobody
-            writes it down.
-        between: what passed between steps, of the first trainer.
-        reports: whether trainers of an earlier generation have reported a step, or the checkpoint
-            they continued from.
-        unplaced: whether an earlier generation reported steps after a restart, but not from which
-            step it continued.
-    """
+    """All of it; machines by id."""
 
     terms: JobLimits
     now_s: float
     job: Job = Job.PENDING
-    machines: Mapping[str, MachineRecord] = field(default_factory=dict)
-    generation: int = 0
-    members: tuple[str, ...] = ()
-    anchors: tuple[str, ...] = ()
-    formed: bool = False
-    started: frozenset[str] = frozenset()
-    exits: Mapping[str, int] = field(default_factory=dict)
-    suspected_s: float | None = None
-    crashed_at: int = -1
-    crashes: int = 0
+    machines: Mapping[str, MachineRecord] = field(default_factory=dict)  # as requested
+    generation: int = 0  # the newest; 0 before the first
+    members: tuple[str, ...] = ()  # its machines, in the order of their ranks
+    anchors: tuple[str, ...] = ()  # those that keep its versions, in the order of their parts
+    formed: bool = False  # whether its trainers were ordered to start, and not to stop since
+    started: frozenset[str] = frozenset()  # where they run
+    exits: Mapping[str, int] = field(default_factory=dict)  # worst code, where all have ended
+    suspected_s: float | None = None  # since when an exit is looked into
+    crashed_at: int = -1  # the last step before trainers failed for no known reason
+    crashes: int = 0  # how often they have without getting further
     save: Save | None = None
-    unsaved_s: float | None = None
+    unsaved_s: float | None = None  # when an awaited version did not come; None: one has since
+    # Reasons of versions that count as failed, of which trainers may still report why
     given_up: frozenset[Reason] = frozenset()
-    version: int = 0
-    lasts: int = 0
-    lasting_s: float = 0.0
-    pending: int = 0
-    alone: str = ""
-    reached: int = 0
-    reached_s: float | None = None
+    version: int = 0  # the newest that is safe
+    lasts: int = 0  # the newest that is known to survive the loss of the anchors, too
+    lasting_s: float = 0.0  # from the end of its step until then, 0 if unknown
+    pending: int = 0  # the newest on its way there, 0 if none is
+    alone: str = ""  # why the newest will not get there
+    reached: int = 0  # the last known step of this generation
+    reached_s: float | None = None  # when it was; None where training stands still, or if unknown
+    # The last step before this generation, until it is known from which version that continues
     peak: int | None = None
-    pools: Pools = ()
-    priors: Mapping[Pool, PoolRecord] = field(default_factory=dict)
+    pools: Pools = ()  # where machines are asked for, the best first at submission
+    priors: Mapping[Pool, PoolRecord] = field(default_factory=dict)  # what was known of them then
+    # Until when a pool is left alone, and how often it refused in a row
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
+    # Since when machines wait, None if none does or one prepares; and for how long they had before
     idle_s: float | None = None
     idled_s: float = 0.0
     facts: SaveFacts = field(default_factory=SaveFacts)
-    ending: str = ""
+    ending: str = ""  # why the job is to stop
     ending_s: float = 0.0
-    failure: str = ""
-    no_data: bool = False
-    requests: int = 0
-    saving_s: float = 0.0
-    counts: Counts = field(default_factory=Counts)
-    on_demand: bool = False
-    losses: int = 0
+    failure: str = ""  # why nothing can be trained
+    no_data: bool = False  # because the job's data cannot be had
+    requests: int = 0  # how many machines were ever asked for
+    saving_s: float = 0.0  # for how long saves have stalled training
+    lost_steps: int = 0  # done again
+    saves: Mapping[Reason, int] = field(default_factory=dict)  # how many are safe
+    failed_saves: FailedSaves = field(default_factory=FailedSaves)
+    on_demand: bool = False  # whether the deadline wants machines on demand
+    losses: int = 0  # spot machines lost or refused when it last decided
     pace: StepRate = field(default_factory=StepRate)
+    # By machine, what it does before it can train, if known, and when it last got further
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    heads: tuple[Head, ...] = ()
+    heads: tuple[Head, ...] = ()  # rented machines on which its controllers have run
     unready: Mapping[Role, StartupFailures] = field(default_factory=dict)
     pulse: GenerationProgress = field(default_factory=GenerationProgress)
-    cold: frozenset[str] = frozenset()
+    cold: frozenset[str] = frozenset()  # whose next trainers still load; not written down
     between: StepGap = field(default_factory=StepGap)
+    # Whether earlier generations have reported a step or the checkpoint they continued from, and
+    # whether they reported steps after a restart, but not from which one it continued
     reports: bool = False
     unplaced: bool = False
+
+    @property
+    def crew(self) -> list[MachineRecord]:
+        return [self.machines[member] for member in self.members]
+
+    @property
+    def trained(self) -> list[MachineRecord]:
+        return [m for m in self.of(Role.TRAINER) if m.launched_s is not None]
 
     @property
     def notices(self) -> int:
@@ -396,7 +296,6 @@ class JobState:
 
     @property
     def preemptions(self) -> int:
-        """Machines that the cloud preempted, or that were lost."""
         return sum(m.noticed_s is not None or m.end_reason == LOST for m in self.machines.values())
 
     @property
@@ -433,24 +332,23 @@ class JobState:
 
     @property
     def usd_per_second(self) -> float:
-        machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
-        return (
-            machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
-        ) / 3600
+        usd = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
+        usd += sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
+        return usd / 3600
 
     @property
     def alive(self) -> list[MachineRecord]:
-        """The machines that are not known to have ended."""
         return [machine for machine in self.machines.values() if not machine.state.over]
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do: the job has ended, and all of its machines."""
         return self.job.over and not self.alive
 
+    def after(self, event: JobEvent) -> JobState:
+        return replace(self, job=job_after(self.job, event))
+
     def to_end(self, reason: str) -> JobState:
-        """With the reason why the job is to stop; the first one counts."""
-        if self.ending:
+        if self.ending:  # the first reason counts
             return self
         return replace(self, ending=reason, ending_s=self.now_s)
 
@@ -459,7 +357,8 @@ class JobState:
         return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
-        return (m for m in self.machines.values() if m.role is role and m.state in states)
+        machines = (m for m in self.machines.values() if m.role is role)
+        return (m for m in machines if not states or m.state in states)
 
     def with_spare(self, machine: str, *, spare: bool) -> JobState:
         if (machine in self.cold) != spare:
@@ -468,3 +367,69 @@ class JobState:
 
     def with_machine(self, machine: MachineRecord) -> JobState:
         return replace(self, machines={**self.machines, machine.id: machine})
+
+
+# Lifetimes stay informative for weeks; capacity changes within hours
+_RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
+# Gamma prior: one preemption in 10 hours, pessimistic, outweighed by a day of lifetimes
+_RATE_PRIOR = 1.0, 10.0
+_REFUSAL_PRIOR = 0.5, 3.0  # Beta: as if of 3.5 requests half a one had been refused
+# Hours until a replacement trains after a preemption, and hours that each refusal adds
+_LOST_H, _WAIT_H = 0.1, 0.05
+
+
+@dataclass(frozen=True)
+class PoolRecord:
+    """A pool's hours lived, preemptions, and requests by outcome, as looked up at ``at_s``."""
+
+    lived_h: float = 0.0
+    taken: int = 0
+    granted: int = 0
+    refused: int = 0
+    at_s: float = 0.0
+
+    @property
+    def preemptions_per_hour(self) -> float:
+        prior, hours = _RATE_PRIOR
+        return (prior + self.taken) / (hours + self.lived_h)
+
+    @property
+    def refusals(self) -> float:
+        """Expected refusals before a machine: posterior mean of q / (1 - q), beta-Bernoulli."""
+        no, yes = _REFUSAL_PRIOR
+        return (no + self.refused) / (yes + self.granted - 1.0)
+
+    def usd_per_useful_hour(self, usd_per_hour: float) -> float:
+        return usd_per_hour * (
+            1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H)
+        )
+
+    def with_earlier(self, earlier: PoolRecord) -> PoolRecord:
+        """Add what was looked up earlier, of other machines, as far as it is not stale."""
+        lived_h = self.lived_h + earlier.lived_h
+        found = replace(self, lived_h=lived_h, taken=self.taken + earlier.taken)
+        if self.at_s - earlier.at_s > _FRESH_S:
+            return found
+        granted = self.granted + earlier.granted
+        return replace(found, granted=granted, refused=self.refused + earlier.refused)
+
+    def seen(
+        self,
+        requested_s: float,
+        launched_s: float | None,
+        ended_s: float | None,
+        *,
+        taken: bool,
+        refused: bool,
+    ) -> PoolRecord:
+        """With one machine more, as it is at ``at_s``; what is too long ago says nothing."""
+        age_s = self.at_s - requested_s
+        found = self
+        if launched_s is not None and age_s <= _RECENT_S:
+            lived_s = (self.at_s if ended_s is None else ended_s) - launched_s
+            lived_h = self.lived_h + max(lived_s, 0.0) / 3600
+            found = replace(found, lived_h=lived_h, taken=self.taken + taken)
+        if age_s <= _FRESH_S:
+            granted = self.granted + (launched_s is not None)
+            found = replace(found, granted=granted, refused=self.refused + refused)
+        return found

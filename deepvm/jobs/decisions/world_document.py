@@ -1,13 +1,7 @@
-"""The world as JSON, so that a controller can be killed at any time and another continues.
-
-The types of :mod:`deepvm.jobs.decisions.world` say how values are written and read; only what an
-older deepvm wrote in another form is named here.
-"""
-
-from __future__ import annotations
+"""The world as JSON, so that a controller can be killed at any time and another continues."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType
@@ -15,17 +9,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
+from deepvm.jobs.decisions.states import replace
 from deepvm.jobs.decisions.world import JobState, MachineRecord
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a class's fields; jobs have numbers where simulated ones have arrays."""
     return get_type_hints(kind, localns={"Number": float})
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON; a mapping whose keys are no texts is a list of pairs."""
+    """As JSON; a mapping whose keys are no texts is a list of pairs."""
     if isinstance(value, SavePolicy):
         return value.name
     if isinstance(value, Enum):
@@ -45,7 +39,6 @@ def _written(value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """A value of a type by its JSON; fields that are absent have their defaults."""
     origin = get_origin(kind)
     args = get_args(kind)
     if kind is SavePolicy:
@@ -74,48 +67,22 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def to_document(world: JobState) -> JsonDict:
-    """All of it but the machines, which have rows of their own, and what heartbeats repeat."""
+    """All but the machines, which have rows of their own, and what heartbeats repeat."""
     document: JsonDict = _written(world)
     del document["machines"], document["cold"]
-    counts = document.pop("counts")
     document["blocked"] = [[pool, *times] for pool, times in document["blocked"]]
-    return {
-        **document,
-        "lost_steps": counts["lost_steps"],
-        "saves": counts["saves"],
-        "failed_saves": counts["failed"],
-    }
+    return document
 
 
 def from_document(document: JsonObject, machines: Mapping[str, MachineRecord]) -> JobState:
-    """The world of a document; what an older deepvm did not know of is as at the start.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is none.
-    """
+    """The state of a document, by an older deepvm too. Raises KeyError, TypeError, ValueError."""
     terms = dict(document["terms"])
     for name in ("anchor", "steady", "bought"):  # an older deepvm wrote one pool, or None
         pools = terms.get(name) or []
-        if isinstance(pools, Mapping):
-            terms[name] = [pools]
-        else:
-            terms[name] = pools
-    counts = {
-        "lost_steps": document["lost_steps"],
-        "saves": document["saves"],
-        "failed": document.get("failed_saves", {}),
-    }
-    world: JobState = _read(
-        JobState,
-        {
-            "lasts": document["version"],
-            **document,
-            "terms": terms,
-            "counts": counts,
-            "blocked": [[pool, times] for pool, *times in document["blocked"]],
-            "machines": {},
-        },
-    )
+        terms[name] = [pools] if isinstance(pools, Mapping) else pools
+    blocked = [[pool, times] for pool, *times in document["blocked"]]
+    known = {"lasts": document["version"], **document, "terms": terms, "blocked": blocked}
+    world: JobState = _read(JobState, {**known, "machines": {}})
     return replace(world, machines=machines)
 
 
@@ -127,6 +94,6 @@ def to_row(machine: MachineRecord) -> JsonDict:
 
 
 def from_row(row: JsonObject) -> MachineRecord:
-    """A machine of the columns of a table."""
+    """The reverse of :func:`to_row`."""
     machine: MachineRecord = _read(MachineRecord, {**row, "pool": row})
     return machine

@@ -1,32 +1,33 @@
 """On a remote controller: fetch the job, keep a controller running, and report to the user."""
 
-from __future__ import annotations
-
+import json
 import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.cloud import HostsController, RefusedError, UnknownError
-from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror import LOGS, MIRROR, FencedError, decoded, get_folder
+from deepvm.jobs.clouds.aws.ec2_machine import PUT_OFF_S, put_off_shutdown
+from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
+from deepvm.jobs.head import mirror
+from deepvm.jobs.head.mirror import MIRROR, FencedError, HeadState, LogPieces
 from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
 
+# The controller's output, if it has ended with an error: an object for the user to read
 CRASHES = "controller.log"
-"""The controller's output, if it has ended with an error: an object for the user to read."""
 _PAUSE_S = 2.0
 _MOST_PAUSE_S = 15.0
+# A controller that runs so long is healthy; if none does for the other time, none will
 _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
-"""A controller that runs so long is healthy; if none does for the other time, none will."""
 _TAIL = 20_000
+# A controller whose loop has not turned for the second time hangs; the first is between looks
 _LOOK_S, HUNG_S = 5.0, 300.0
-"""A controller whose loop has not turned for the second time hangs; the first is between looks."""
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -35,7 +36,6 @@ class HeadMachine:
     """The machine of one head."""
 
     def __init__(self, job: str, number: int, jobs: Path, cloud: HostsController) -> None:
-        """``jobs``: the folder of jobs on this machine."""
         self._job = job
         self._number = number
         self._folder = jobs / job
@@ -68,7 +68,6 @@ class HeadMachine:
             log.warning("%s", error)
 
     def _patiently(self, work: Callable[[], None]) -> None:
-        """Do what may fail while the network or the role of a new machine is not there yet."""
         end_s = time.monotonic() + _GIVE_UP_S
         while True:
             try:
@@ -82,13 +81,13 @@ class HeadMachine:
                 time.sleep(_PAUSE_S)
 
     def _fetch(self) -> None:
-        """The job as the mirror has it, unless it is here already."""
         with History.open() as history:
             if history.job(self._job) is not None:
                 return
-            mirror = self._objects.get(MIRROR)
-            copy = {} if mirror is None else decoded(mirror.data)
-            if copy.get("head") != self._number or not get_folder(self._objects, self._folder):
+            found = self._objects.get(MIRROR)
+            copy = {} if found is None else mirror.decoded(found.data)
+            has_this = copy.get("head") == self._number
+            if not has_this or not mirror.get_folder(self._objects, self._folder):
                 raise FencedError(f"{self._job} is over, or another head has it")
             HeadState(self._number, time.time(), here=True).save(self._folder)
             history.put_copy(copy, self._folder)
@@ -103,16 +102,14 @@ class HeadMachine:
             return False
 
     def _is_fenced(self) -> bool:
-        """Whether another head is known to have the job."""
         try:
             found = self._objects.get(MIRROR)
-            return found is None or int(decoded(found.data)["head"]) > self._number
+            return found is None or int(mirror.decoded(found.data)["head"]) > self._number
         except (RefusedError, UnknownError) as error:
             log.warning("%s", error)
             return False
 
     def _control(self) -> None:
-        """Run a controller until it ends or hangs; one that cannot start has ended at once."""
         words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job, "--keep"]
         try:
             (self._folder / PULSE).unlink(missing_ok=True)
@@ -123,9 +120,8 @@ class HeadMachine:
                 if not self._ends(process):
                     process.kill()
                     process.wait()
-                    file.write(
-                        f"the controller hangs: it was ended after {HUNG_S:.0f} s\n".encode()
-                    )
+                    text = f"the controller hangs: it was ended after {HUNG_S:.0f} s\n"
+                    file.write(text.encode())
         except OSError as error:  # no memory, or no place on the disk
             log.warning("%s", error)
 
@@ -148,14 +144,12 @@ class HeadMachine:
                 return False
 
     def _pulse(self) -> int | None:
-        """When the controller's loop has turned last; None: it has not started, or is over."""
         try:
             return (self._folder / PULSE).stat().st_mtime_ns
         except OSError:
             return None
 
     def _tell(self) -> None:
-        """Why the controller has ended: where its user can read it."""
         try:
             with (self._folder / CRASHES).open("rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
@@ -166,17 +160,44 @@ class HeadMachine:
             log.warning("%s", error)
 
     def _finish(self) -> None:
-        """Have nothing of the job's secrets in the bucket, then the final document.
-
-        In this order: once the end is known its user may have the job continue, with new objects of
-        the same names.
-        """
+        """Remove secrets from the bucket, then write the end, after which a job may continue."""
         with History.open() as history:
             logs = LogPieces(self._folder, self._objects, self._number)
             keeper = StateReplicator(self._job, self._number, self._objects, logs)
             keeper.go_on()
-            kept = (MIRROR, CRASHES, LOGS)
+            kept = (MIRROR, CRASHES, mirror.LOGS)
             self._objects.remove(
                 [key for key in self._objects.keys("") if not key.startswith(kept)]
             )
             keeper.finish(history)
+
+
+def _put_off(over: threading.Event) -> None:
+    while not over.is_set():
+        put_off_shutdown()
+        over.wait(PUT_OFF_S)
+
+
+def main() -> None:
+    """Run the controller of a job until that is over, or until nothing can be done about it."""
+    region, bucket, prefix = sys.argv[1:]
+    logging.basicConfig(format="deepvm head: %(message)s", level=logging.WARNING)
+    number = int(metadata("tags/instance/deepvm:machine").rpartition("-")[2])
+    known = json.loads(read_patiently(region, bucket, f"{prefix}/settings.json"))
+    data = Path.cwd() / "data"
+    os.environ.update(known["environ"], DEEPVM_DATA_DIR=str(data))
+    from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
+
+    (data / "jobs").mkdir(parents=True, exist_ok=True)
+    (data / "jobs" / ".aws-owner").write_text(known["owner"])
+    cloud = Ec2Cloud(data / "jobs")
+    over = threading.Event()
+    threading.Thread(target=_put_off, args=(over,), daemon=True).start()
+    try:
+        HeadMachine(known["job"], number, data / "jobs", cloud).run()
+    finally:
+        over.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,5 @@
 """The remote controller's mirror: nothing is done before it is in it, so another can continue."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -29,29 +27,25 @@ from deepvm.jobs.cloud import (
     head_name,
 )
 from deepvm.jobs.decisions.world import Head, JobState
-from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
+from deepvm.jobs.head import mirror
+from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, HeadState, LogPieces
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.wire import WireError
 
+# Seconds between writes of the mirror: if anything is new, and if nothing is
 EACH_S, BEAT_S = 5.0, 15.0
-"""Seconds between writes of the mirror: if anything is new, and if nothing is."""
-HANGS_S = 60.0
-"""A controller whose loop has not turned for so long says no more that it lives."""
+HANGS_S = 60.0  # A controller whose loop has not turned for so long says no more that it lives
+# A file as new as the last turn of the controller's loop; it exists while that runs
 PULSE, TURN_S = "pulse", 5.0
-"""A file as new as the last turn of the controller's loop; it exists while that runs."""
-LOOK_S = 3.0
-"""Between looks for commands, and writes of logs."""
+LOOK_S = 3.0  # Between looks for commands, and writes of logs
 _AGAIN_S = 1.0
 _LAST_S = 1800.0
 
 log = logging.getLogger("deepvm.jobs")
-Handle: TypeAlias = Callable[[bytes, str], tuple[bytes, str]]
-"""What answers a signed command."""
+Handle: TypeAlias = Callable[[bytes, str], tuple[bytes, str]]  # What answers a signed command
 
 
-def keeper_of(row: JobRow, cloud: Cloud) -> StateReplicator | None:
+def keeper_of(row: JobRow, cloud: Cloud) -> "StateReplicator | None":
     """That of a job whose head this computer is."""
     state = HeadState.load(row.folder)
     if state is None or not state.here or not isinstance(cloud, HostsController):
@@ -67,12 +61,11 @@ class StateReplicator:
     def __init__(
         self, name: str, number: int, objects: Objects, logs: LogPieces, pulse: Path | None = None
     ) -> None:
-        """``number``: of this head. ``pulse``: a file for :meth:`attend`. Nothing is asked yet."""
         self._name = name
-        self._number = number
+        self._number = number  # Of this head
         self._objects = objects
         self._logs = logs
-        self._pulse = pulse
+        self._pulse = pulse  # A file that is touched while the controller's loop turns
         self._tag: str | None = None
         self._nonce = ""
         self._writer = ""
@@ -83,24 +76,18 @@ class StateReplicator:
         self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
+        # The answers to commands, until they are written: a command counts once
         self._answers = dict[str, bytes]()
-        """The answers to commands, until they are written: a command counts once."""
         self._over = False
         self._fenced: FencedError | None = None
         self._give_up: Callable[[FencedError], object] = lambda error: None
         self._threads: list[threading.Thread] = []
 
-    # --- the mirror -------------------------------------------------------------------------------
-
     def take(
         self, world: JobState, history: History, cloud: HostsController, nonce: str
     ) -> JobState:
-        """Be the controller from now on; returns the world with what its heads cost.
-
-        Raises:
-            FencedError: a newer head has the job. UnknownError, RefusedError: the mirror cannot be
-                read or written.
-        """
+        """Be the controller from now on. Raises FencedError, UnknownError, RefusedError."""
+        # Returns the world with what its heads cost
         self._nonce = self._writer = nonce
         world = replace(world, heads=self._heads(world, cloud))
         history.commit(self._name, history.world(self._name), world, [])
@@ -115,25 +102,20 @@ class StateReplicator:
         raise FencedError(f"another head writes the mirror of {self._name}")
 
     def go_on(self) -> None:
-        """With the mirror as it is: only the final one is left to be written.
-
-        Raises FencedError.
-        """
+        """Take the mirror as it is: only the final one is left to write. Raises FencedError."""
         theirs = self._look()
         self._writer = secrets.token_hex(16)
         self._nonce = theirs["nonce"]
 
     def _look(self) -> JsonDict:
-        """The mirror as it is. Raises FencedError."""
         found = self._objects.get(MIRROR)
-        theirs = {} if found is None else decoded(found.data)
+        theirs = {} if found is None else mirror.decoded(found.data)
         if found is None or int(theirs["head"]) > self._number:
             raise FencedError(f"another head has taken {self._name} over")
         self._tag = found.tag
         return theirs
 
     def _heads(self, world: JobState, cloud: HostsController) -> tuple[Head, ...]:
-        """Those before this one with their ends, and this one."""
         try:
             lives = cloud.heads(self._name)
         except UnknownError as error:
@@ -144,12 +126,9 @@ class StateReplicator:
         known = {head.name: head for head in world.heads}
         own = known.pop(mine, Head(mine, usd, time.time()))
         # Those that were lost before their controllers began have cost something, too.
-        unheard = [
-            Head(name, usd, *times)
-            for name, times in lives.ended.items()
-            if name not in known and name != mine
-        ]
-        earlier = [*known.values(), *sorted(unheard, key=lambda head: head.launched_s)]
+        unheard = [name for name in lives.ended if name not in known and name != mine]
+        lost = [Head(name, usd, *lives.ended[name]) for name in unheard]
+        earlier = [*known.values(), *sorted(lost, key=lambda head: head.launched_s)]
         for place, head in enumerate(earlier):
             if head.ended_s is None:
                 _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
@@ -164,22 +143,18 @@ class StateReplicator:
         was = self._bytes
         now_s = time.monotonic()
         self._bytes = json.dumps(copy).encode()
-        if self._bytes == was and (
-            now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S
-        ):
+        idle = now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S
+        if self._bytes == was and idle:
             return
         self._written += 1
-        data = encoded(copy, self._number, self._writer, self._written, self._nonce)
+        data = mirror.encoded(copy, self._number, self._writer, self._written, self._nonce)
         self._bytes, made = b"", self._bytes  # until it is known to be written
         self._tag = self._objects.replace(MIRROR, data, self._tag)
         self._bytes = made
         self._put_s = now_s
 
     def _put_again(self, history: History) -> None:
-        """Write it where it is unknown what became of the last write.
-
-        Raises FencedError, and as :meth:`_put`.
-        """
+        """Write it where it is unknown what became of the last write. Raises FencedError."""
         try:
             self._put(history)
         except ChangedError:
@@ -246,18 +221,13 @@ class StateReplicator:
         with suppress(RuntimeError):  # its loop is closed: it has ended
             self._give_up(error)  # it may have nothing to write down for days
 
-    # --- commands and logs ------------------------------------------------------------------------
-
     def attend(
         self,
         controller: Any,
         loop: asyncio.AbstractEventLoop,
         open_history: Callable[[], History] = History.open,
     ) -> None:
-        """Keep the mirror, pass commands and logs on, in threads, until :meth:`leave`.
-
-        ``controller``: its ``handle`` answers a signed message, ``give_up`` ends it.
-        """
+        """Work in threads until :meth:`leave`."""
 
         def handle(body: bytes, signature: str) -> Any:
             answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.handle(body, signature)
@@ -277,9 +247,7 @@ class StateReplicator:
                     return
             try:
                 keys = self._objects.keys(COMMANDS)
-                self._answers = {
-                    key: answer for key, answer in self._answers.items() if key in keys
-                }
+                self._answers = {key: a for key, a in self._answers.items() if key in keys}
                 for key in keys:
                     self._answer(key, handle)
                 self._logs.send()
@@ -294,14 +262,11 @@ class StateReplicator:
             if found is None:
                 return
             self._answers[key] = json.dumps(_answer_to(found.data, handle)).encode()
-        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), self._answers[key])
+        self._objects.put(mirror.ANSWERS + key.removeprefix(COMMANDS), self._answers[key])
         self._objects.remove([key])
         del self._answers[key]
 
-    # --- the end ----------------------------------------------------------------------------------
-
     def leave(self) -> None:
-        """The controller has ended, the job has not: stop the threads."""
         with self._change:
             self._over = True
             self._change.notify_all()
@@ -313,10 +278,7 @@ class StateReplicator:
         self._threads = []
 
     def finish(self, history: History) -> None:
-        """The job is over: its last logs and its final document, at any price.
-
-        Raises FencedError.
-        """
+        """Write the last logs and the final document, at any price. Raises FencedError."""
         self.leave()
         end_s = time.monotonic() + _LAST_S
         while True:
@@ -343,5 +305,4 @@ def _answer_to(data: bytes, handle: Handle) -> dict[str, str]:
 
 
 def _warn(message: str, error: Exception) -> None:
-    """Log what ends nothing; with its location if unexpected."""
     log.warning("%s: %s", message, error, exc_info=not isinstance(error, (DeepVMError, OSError)))

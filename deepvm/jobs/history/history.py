@@ -1,9 +1,4 @@
-"""The history of a user's jobs (machines, events, money), in SQLite or PostgreSQL.
-
-The controller writes here before it acts, and each write is on the disk when it returns: after
-``kill -9`` another controller reads its job's world, and nothing that was asked of a cloud is
-unknown.
-"""
+"""The history of jobs, in SQLite or PostgreSQL: each write is on the disk when it returns."""
 
 from __future__ import annotations
 
@@ -25,15 +20,14 @@ from deepvm.io.user_dirs import own_data_folder, user_folder
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
+# Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file
 PLACE = "DEEPVM_HISTORY"
-"""Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 2
-_WAIT_S = 30.0
-"""For a lock."""
+_WAIT_S = 30.0  # For a lock
+# Timeouts: the controller waits for the database in its only thread
+_CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
+# Kinds of events, such as a cloud's rebalance recommendation
 STATE, MACHINE, MARKET, REBALANCED = "state", "machine", "market", "rebalanced"
-"""Kinds of events: a job's new state, a machine's, the market of the next machines, and a cloud's
-rebalance recommendation.
-"""
 
 _TABLES = sa.MetaData()
 
@@ -68,7 +62,6 @@ _MACHINES = sa.Table(
 
 
 def _rows_of_jobs(name: str, *columns: sa.Column[Any]) -> sa.Table:
-    """A table of numbered rows of jobs, each at a time."""
     return sa.Table(
         name,
         _TABLES,
@@ -102,8 +95,8 @@ def _names_clouds(connection: sa.Connection) -> None:
         connection.execute(_MACHINES.update().where(_MACHINES.c.job == name).values(cloud=cloud))
 
 
+# What makes a database one of this schema out of one of the schema before
 _MIGRATIONS: Mapping[int, Callable[[sa.Connection], None]] = {2: _names_clouds}
-"""What makes a database one of this schema out of one of the schema before."""
 
 
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -148,7 +141,6 @@ class EventRow:
 
     @property
     def generation(self) -> int:
-        """The generation that it is about; 0: none."""
         return int(self.facts.get("generation", 0))
 
 
@@ -168,12 +160,8 @@ class History:
     """An open history, for one thread. Reads and writes raise DataError on failure."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Make the tables where there are none, or bring them up to date.
-
-        Raises DataError: they are of a newer one.
-        """
+        """Make or update the tables. Raises DataError: they are of a newer deepvm."""
         self._engine = engine
-        self._clouds: dict[str, str] = {}
         with self._writing() as connection:
             # Of several processes one makes or changes the tables
             if engine.dialect.name == "postgresql":
@@ -218,7 +206,7 @@ class History:
 
         @sa.event.listens_for(engine, "begin")
         def _begins(connection: sa.Connection) -> None:
-            # What will be written is locked first: two that have read cannot both go on to write.
+            # What will be written is locked first: two that have read cannot both write then.
             connection.exec_driver_sql(
                 "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
             )
@@ -227,10 +215,6 @@ class History:
 
     @classmethod
     def reader(cls, environ: Mapping[str, str] = os.environ) -> History:
-        """That of this user, which nothing is written to from here on.
-
-        Raises DataError: it cannot be used.
-        """
         history = cls.open(environ)
         history._on_connect(
             sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only = on"
@@ -238,7 +222,6 @@ class History:
         return history
 
     def _on_connect(self, **statements: str) -> Callable[[], None]:
-        """Have every new connection execute a statement, by dialect; returns what ends that."""
         engine = self._engine
 
         def execute(connection: Any, _: Any) -> None:
@@ -270,7 +253,6 @@ class History:
     def add_job(
         self, name: str, created_s: float, folder: Path, spec: JsonObject, world: JobState
     ) -> bool:
-        """A new job; whether there was none of that name."""
         row = {
             "name": name,
             "created_s": created_s,
@@ -289,7 +271,6 @@ class History:
         return True
 
     def commit(self, name: str, before: JobState, world: JobState, events: Events) -> None:
-        """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
         changed = [
             to_row(m)
@@ -300,34 +281,20 @@ class History:
             for row in changed:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
-                    cloud = self._cloud(connection, name)
+                    cloud = json.loads(_row_of(connection, name)["spec"]).get("cloud", "")
                     connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
             # A job that continues after its end, by 'jobs resume', has no result yet.
-            values = {
-                "state": world.job.value,
-                "world": json.dumps(to_document(world)),
-                "result": None,
-            }
-            connection.execute(_job_update(name).values(**values))
+            known_now = json.dumps(to_document(world))
+            update = _job_update(name)
+            connection.execute(update.values(state=world.job.value, world=known_now, result=None))
             for event in events:
-                row = {**asdict(event), "job": name, "facts": json.dumps(event.facts)}
-                del row["number"]
-                connection.execute(_EVENTS.insert().values(row))
-
-    def _cloud(self, connection: sa.Connection, name: str) -> str:
-        if name not in self._clouds:
-            spec = connection.execute(
-                sa.select(_JOBS.c.spec).where(_JOBS.c.name == name)
-            ).scalar_one()
-            self._clouds[name] = str(json.loads(spec).get("cloud", ""))
-        return self._clouds[name]
+                row = {"job": name, "at_s": event.at_s, "kind": event.kind, "state": event.state}
+                connection.execute(_EVENTS.insert().values(**row, facts=json.dumps(event.facts)))
 
     def _writing(self) -> AbstractContextManager[sa.Connection]:
-        """A transaction. Raises DataError (disk full, database gone); nothing is written then."""
         return self._connected(self._engine.execution_options(writes=True).begin)
 
     def _reading(self) -> AbstractContextManager[sa.Connection]:
-        """A connection to read by. Raises DataError: the disk fails, or the database is gone."""
         return self._connected(self._engine.connect)
 
     @contextmanager
@@ -355,17 +322,14 @@ class History:
         return _job(row) if row else None
 
     def world(self, name: str) -> JobState:
-        """What its controller knew last."""
         with self._reading() as connection:
-            document = connection.execute(
-                sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
-            ).scalar_one()
+            query = sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
+            document = json.loads(connection.execute(query).scalar_one())  # no KeyError if it lacks
             rows = self._machines(connection, name)
         rows.sort(key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))
-        return from_document(json.loads(document), {m["id"]: from_row(m) for m in rows})
+        return from_document(document, {m["id"]: from_row(m) for m in rows})
 
     def events(self, name: str, after: int = 0) -> list[EventRow]:
-        """What happened to a job, in order; ``after``: only what has a larger number."""
         with self._reading() as connection:
             rows = connection.execute(_numbered(_EVENTS, name, after))
             return [
@@ -374,17 +338,12 @@ class History:
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was.
-
-        Raises DataError.
-        """
         with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
-            if samples:
-                connection.execute(
-                    _SAMPLES.insert(), [{"job": name, **asdict(sample)} for sample in samples]
-                )
+            rows = [{"job": name, **asdict(sample)} for sample in samples]
+            if rows:
+                connection.execute(_SAMPLES.insert(), rows)
 
     def samples(self, name: str) -> list[Sample]:
         with self._reading() as connection:
@@ -394,12 +353,10 @@ class History:
     def machines(self) -> list[JsonObject]:
         """All jobs' machines; ``rebalanced_s``: when the cloud recommended a rebalance."""
         with self._reading() as connection:
-            query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(
-                _EVENTS.c.kind == REBALANCED
-            )
+            query = sa.select(_EVENTS).where(_EVENTS.c.kind == REBALANCED)
             rebalanced_s = {
-                (job, json.loads(facts).get("id")): at_s
-                for job, at_s, facts in connection.execute(query)
+                (row.job, json.loads(row.facts).get("id")): row.at_s
+                for row in connection.execute(query)
             }
             rows = _dicts(connection, sa.select(_MACHINES))
         return [{**row, "rebalanced_s": rebalanced_s.get((row["job"], row["id"]))} for row in rows]
@@ -417,12 +374,7 @@ class History:
             }
 
     def put_copy(self, copy: JsonObject, folder: Path) -> bool:
-        """Have a job as it is in another history; False: what is known here is newer.
-
-        Raises DataError.
-
-        Events are only ever added: those of the copy must begin with those that are here.
-        """
+        """Have a job as in another history, with events after those here; False: it is older."""
         job = copy["job"]
         name = job["name"]
         with self._writing() as connection:
@@ -431,12 +383,10 @@ class History:
             count = connection.execute(events).scalar_one()
             if not known:
                 connection.execute(_JOBS.insert().values(**job, folder=str(folder)))
-            elif (
-                count > len(copy["events"])
-                or json.loads(known["world"])["now_s"] > json.loads(job["world"])["now_s"]
-            ):
-                return False
             else:
+                here_s, there_s = (json.loads(row["world"])["now_s"] for row in (known, job))
+                if count > len(copy["events"]) or here_s > there_s:
+                    return False
                 connection.execute(_job_update(name).values(**job))
             for table in (_MACHINES, _SAMPLES):
                 connection.execute(table.delete().where(table.c.job == name))
@@ -465,12 +415,8 @@ class History:
         self.close()
 
 
-_CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
-"""Timeouts: the controller waits for the database in its only thread."""
-
-
 def _engine_of(scheme: str, address: str) -> sa.Engine:
-    """The database of a URL. Raises DataError, which shows no password."""
+    # Raises a DataError that shows no password
     dialect = scheme.partition("+")[0]
     try:
         if dialect in ("postgresql", "postgres"):
@@ -486,7 +432,6 @@ def _engine_of(scheme: str, address: str) -> sa.Engine:
 
 
 def _postgresql(url: str) -> sa.Engine:
-    """A database whose server may hang, or be gone without a word."""
     limits = {
         "connect_timeout": _CONNECT_S,
         "tcp_user_timeout": _UNHEARD_S * 1000,
@@ -507,23 +452,13 @@ def _postgresql(url: str) -> sa.Engine:
 
 
 def _make_private(path: Path, *, ours: bool) -> None:
-    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens.
-
-    Raises OSError.
-
-    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been
-    let in.
-    """
+    """Only the user reads a history in deepvm's own folder: ``env`` of jobs may have tokens."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # What SQLite puts next to it has the same permissions
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
-    for made in (
-        (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
-        if ours
-        else ()
-    ):
+    for suffix in ("", "-wal", "-shm") if ours else ():
         with suppress(FileNotFoundError, PermissionError):
-            made.chmod(0o600)
+            path.with_name(f"{path.name}{suffix}").chmod(0o600)
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:
@@ -549,7 +484,6 @@ def _dicts(connection: sa.Connection, query: sa.Select[Any]) -> list[JsonDict]:
 
 
 def _row_of(connection: sa.Connection, name: str) -> JsonDict:
-    """The row of a job, empty if there is none."""
     rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
     return rows[0] if rows else {}
 
@@ -559,12 +493,11 @@ def _job_update(name: str) -> sa.Update:
 
 
 def _job(row: JsonObject) -> JobRow:
-    if row["result"] is None:
-        result = None
-    else:
+    result = None
+    if row["result"] is not None:
         result = json.loads(row["result"])
-    known = {"folder": Path(row["folder"]), "spec": json.loads(row["spec"]), "result": result}
-    return JobRow(row["name"], row["created_s"], row["state"], **known)
+    about = (row["name"], row["created_s"], row["state"], Path(row["folder"]))
+    return JobRow(*about, json.loads(row["spec"]), result)
 
 
 def _shown(engine: sa.Engine) -> str:
@@ -573,6 +506,5 @@ def _shown(engine: sa.Engine) -> str:
 
 def _unusable(engine: sa.Engine, error: Exception) -> DataError:
     why = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return DataError(
-        f"the history {_shown(engine)} cannot be used: {why}; name another place in {PLACE}"
-    )
+    what = f"the history {_shown(engine)} cannot be used: {why}"
+    return DataError(f"{what}; name another place in {PLACE}")

@@ -1,7 +1,5 @@
 """Trainers' output: a file per machine, each line with the time the controller received it."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +23,9 @@ class LogLine:
 
 def add_line(folder: Path, machine: str, text: str, now_s: float) -> None:
     """Write a line down. Raises OSError."""
-    place = folder / FOLDER
-    place.mkdir(exist_ok=True)
-    with (place / f"{machine}.log").open("a", encoding="utf-8", errors="replace") as file:
+    path = folder / FOLDER / f"{machine}.log"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{utc_text(now_s, 'milliseconds')} {text}\n")
 
 
@@ -35,15 +33,9 @@ class LogReader:
     """Reads what is new in the logs of a job, all machines in the order of time."""
 
     def __init__(self, folder: Path, machine: str = "") -> None:
-        """``folder``: of the job. ``machine``: that one alone.
-
-        Raises DataError: the folder is gone.
-        """
         if not folder.is_dir():
-            raise DataError(
-                f"{folder}: the job's folder is not here, and its logs with it; look where it was"
-                " started"
-            )
+            what = "the job's folder is not here, and its logs with it; look where it was started"
+            raise DataError(f"{folder}: {what}")
         self._folder = folder / FOLDER
         self._machine = machine
         self._places: dict[Path, int] = {}
@@ -54,11 +46,8 @@ class LogReader:
         )
 
     def more(self, *, last: bool = False) -> Iterator[LogLine]:
-        """The lines since the last call; ``last``: include one without an end of line."""
-        files = [
-            self._folder / f"{name}.log" for name in self.machines() if self._machine in ("", name)
-        ]
-        found = [self._lines(file, last) for file in files]
+        names = [name for name in self.machines() if self._machine in ("", name)]
+        found = [self._lines(self._folder / f"{name}.log", last) for name in names]
         return iter(heapq.merge(*found, key=lambda line: line.stamp))
 
     def _lines(self, file: Path, last: bool) -> list[LogLine]:
@@ -81,7 +70,6 @@ class LogReader:
 
 def _line(machine: str, text: str) -> LogLine:
     stamp = text[:_STAMP]
-    rest = text[_STAMP + 1 :]
     if stamp[4:5] + stamp[10:11] + stamp[-1:] == "-TZ" and len(stamp) == _STAMP:
-        return LogLine(machine, stamp, rest)
+        return LogLine(machine, stamp, text[_STAMP + 1 :])
     return LogLine(machine, "", text)

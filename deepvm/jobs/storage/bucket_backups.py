@@ -1,39 +1,20 @@
-"""Backups in a bucket, below ``JOB/backups/``.
-
-Every upload has a name of its own, and counts once the job's ledger of backups lists it: see
-:mod:`deepvm.checkpoint.tiers.ledger`, which keeps older generations out. What uploads leave that
-were cut off, the next generation removes, if it may list them; a lifecycle rule of the bucket
-should abort them after a day.
-"""
-
-from __future__ import annotations
+"""Backups in a bucket, below ``JOB/backups/``; the job's ledger lists those that count."""
 
 import hashlib
-import io
 import logging
 import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from deepvm.checkpoint.files.file_names import epoch_of, new_label
-from deepvm.checkpoint.tiers.bucket import Bucket
-from deepvm.checkpoint.tiers.ledger import LedgerFile, StaleError
+from deepvm.checkpoint.tiers.object_store import LedgerFile, StaleError
+from deepvm.checkpoint.tiers.s3 import Bucket
 from deepvm.errors import CheckpointError, DamagedError
-from deepvm.jobs.storage.backup_store import (
-    RECORD,
-    Part,
-    PartStatus,
-    Record,
-    StoredBackup,
-    fetch_part,
-    files_of,
-    name_of,
-    no_part,
-    place_of,
-)
+from deepvm.jobs.storage import backup_store
+from deepvm.jobs.storage.backup_store import RECORD, Part, PartStatus, Record, StoredBackup, name_of
 
 _THREADS = 4
 _ATTEMPTS = 5
@@ -41,32 +22,22 @@ _PLACE = re.compile(
     r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)",
     re.DOTALL,
 )
-_WORD = re.compile(r"rank-(\d+)\.(begun|nothing|failed)")
 
 log = logging.getLogger("deepvm.agent")
 
 
-class BucketBackups:
-    """Objects ``STEP-EPOCH/rank-N.LABEL/FILE``.
+class BucketBackups(backup_store.BackupStore):
+    """Objects ``STEP-EPOCH/rank-N.LABEL/FILE``, whose labels the ledger lists.
 
-    Entries ``STEP-EPOCH/rank-N`` of the ledger: the label.
-
-    The seal is an object ``STEP-EPOCH/whole-RANKS.LABEL/record.json`` and its entry, with ``+``
-    behind the label of an automatic one; what ranks say are empty objects, such as
-    ``STEP-EPOCH/rank-3.begun``.
+    The seal is ``STEP-EPOCH/whole-RANKS.LABEL/record.json`` and its entry; statuses are empty
+    objects, such as ``STEP-EPOCH/rank-3.begun``.
     """
 
     def __init__(
         self, bucket: str, prefix: str, job: str, *, endpoint: str = "", attempts: int = _ATTEMPTS
     ) -> None:
-        """``endpoint``: empty for the environment's or AWS's; ``attempts``: per request."""
-        self._bucket = Bucket(
-            bucket,
-            f"{prefix.strip('/')}/{job}/backups",
-            threads=_THREADS,
-            attempts=attempts,
-            endpoint=endpoint,
-        )
+        place = f"{prefix.strip('/')}/{job}/backups"
+        self._bucket = Bucket(bucket, place, threads=_THREADS, attempts=attempts, endpoint=endpoint)
         self.url = self._bucket.url
         self._ledger = LedgerFile(self._bucket, f"{self._bucket.prefix}.ledger", self._all_there)
         self._lock = threading.Lock()
@@ -80,15 +51,15 @@ class BucketBackups:
                 self._generation = epoch
 
     def set_status(self, part: Part, status: PartStatus) -> bool:
-        """See :class:`FolderBackups`; the status first: who seals looks for it afterwards."""
         self.begin(part.epoch)
+        # The status first: who seals looks for it afterwards
         key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{status.value}"
         self._put(key, b"")
         return status is PartStatus.BEGUN and self._unseal(name_of(part), part.epoch)
 
     def _put(self, key: str, data: bytes) -> None:
         with self._bucket.errors(f"write {key}"):
-            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=key, Body=data)
+            self._bucket.write(key, data)
 
     def _unseal(self, name: str, epoch: int) -> bool:
         seals = {entry for entry in self._entries() if entry.startswith(f"{name}/whole-")}
@@ -96,18 +67,12 @@ class BucketBackups:
             self._ledger.drop(seals, epoch)
         return bool(seals)
 
-    def statuses(self, part: Part) -> Mapping[int, PartStatus]:
-        place = f"{self._bucket.prefix}{name_of(part)}/"
-        found = dict[int, PartStatus]()
+    def _names(self, name: str) -> list[str]:
+        place = f"{self._bucket.prefix}{name}/"
         with self._bucket.errors(f"list {place}"):
-            keys = sorted(self._bucket.sizes(place))
-        for match in (_WORD.fullmatch(key[len(place) :]) for key in keys):
-            if match is not None:
-                found[int(match[1])] = PartStatus(match[2])
-        return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), PartStatus.WHOLE)}
+            return [key[len(place) :] for key in self._bucket.sizes(place)]
 
     def save(self, path: Path, part: Part) -> None:
-        """See :class:`FolderBackups`. S3 checks each piece's checksum; readers check the whole."""
         self.begin(part.epoch)
         # Before all of it is uploaded in vain; the ledger checks again when the part is added.
         self._ledger.check(part.epoch)
@@ -118,11 +83,12 @@ class BucketBackups:
         try:
             with self._bucket.errors(f"write {place}"):
                 sums = {}
-                for source, below in files_of(path):
+                for source, below in backup_store.files_of(path):
                     with source.open("rb") as stream:
                         reader = _Summed(stream)
+                        # S3 checks each piece's checksum, readers the whole
                         self._bucket.s3.upload_fileobj(
-                            cast(IO[Any], reader),
+                            reader,
                             self._bucket.name,
                             f"{place}{below}",
                             ExtraArgs={"ChecksumAlgorithm": "CRC32"},
@@ -141,19 +107,16 @@ class BucketBackups:
     def seal(self, part: Part, ranks: int) -> None:
         label = new_label(part.epoch)
         name = f"{name_of(part)}/whole-{ranks}"
-        record = Record("whole", {}, part.automatic).to_json()
-        self._put(self._place(name, label) + RECORD, record)
+        self._put(self._place(name, label) + RECORD, Record("whole", {}, part.automatic).to_json())
         self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
 
     def _place(self, name: str, label: str) -> str:
         return f"{self._bucket.prefix}{name}.{label.rstrip('+')}/"
 
     def _placed(self, key: str) -> re.Match[str] | None:
-        """Name, label and file of an object of a backup."""
         return _PLACE.fullmatch(key[len(self._bucket.prefix) :])
 
     def _sent(self) -> list[re.Match[str]]:
-        """All objects of backups, whether or not they count."""
         with self._bucket.errors("list its objects"):
             keys = list(self._bucket.sizes(self._bucket.prefix))
         return [match for match in map(self._placed, keys) if match is not None]
@@ -169,7 +132,7 @@ class BucketBackups:
                 )
         return found
 
-    def _entries(self) -> Mapping[str, str]:
+    def _entries(self, name: str = "") -> Mapping[str, str]:
         found = self._ledger.read()
         if found is None:
             return self._all_there()
@@ -198,79 +161,38 @@ class BucketBackups:
         match = self._placed(key)
         return match is not None and epoch_of(match["label"]) < epoch
 
-    def whole(self) -> list[StoredBackup]:
-        entries = self._entries()
-        found = list[StoredBackup]()
-        for entry, label in entries.items():
-            name, _, ranks = entry.partition("/whole-")
-            if ranks and len(_parts(entries, name)) >= int(ranks):
-                found.append(StoredBackup(place_of(name)[0], name, label.endswith("+"), int(ranks)))
-        return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
-
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
         self._unseal(kept.name, epoch)
 
-    def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """See :class:`FolderBackups`; it is not listed any more before an object goes."""
-        self._remove(kept.name, epoch)
-
-    def _remove(self, name: str, epoch: int) -> None:
+    def remove(self, name: str, epoch: int) -> None:
         self._ledger.drop(
             {entry for entry in self._entries() if entry.startswith(f"{name}/")}, epoch
         )
         # Only now: readers must not find an entry whose objects are partly gone.
         self._discard(f"{self._bucket.prefix}{name}/")
 
-    def sweep(self, step: int, epoch: int) -> None:
-        entries = self._entries()
-        sealed = {entry.partition("/")[0] for entry in entries if "/whole-" in entry}
-        for name in {entry.partition("/")[0] for entry in entries} - sealed:
-            before, by = place_of(name)
-            if before < step and by <= epoch:
-                self._remove(name, epoch)
-
-    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
-        entries = self._entries()
-        name = f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
-        if name not in entries:
-            raise no_part(kept, rank)
-        place = self._place(name, entries[name])
-        with self._bucket.errors(f"read {place}"):
-            return fetch_part(
-                lambda file: self._object(place + file), folder, f"{self.url}: {place}"
-            )
-
-    def _object(self, key: str) -> Any:
-        """An object to read. Raises DamagedError: it is gone."""
+    def _open(self, entry: str, label: str, file: str) -> Any:
+        key = self._place(entry, label) + file
         try:
             return self._bucket.s3.get_object(Bucket=self._bucket.name, Key=key)["Body"]
         except self._bucket.s3.exceptions.NoSuchKey:
             raise DamagedError(f"{self.url}: {key} is gone") from None
 
+    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
+        with self._bucket.errors(f"read {kept.name}"):
+            return super().fetch(kept, rank, folder)
+
     def _discard(self, place: str) -> None:
-        """Remove what does not count, as far as that can be done."""
         with suppress(CheckpointError), self._bucket.errors(f"remove {place}"):
             self._bucket.remove(*self._bucket.sizes(place))
 
 
-def _parts(entries: Mapping[str, str], name: str) -> list[int]:
-    """The ranks whose parts of a backup are listed."""
-    return [int(entry.rpartition("-")[2]) for entry in entries if entry.startswith(f"{name}/rank-")]
-
-
-class _Summed(io.RawIOBase):
-    """A file that is read once from its begin to its end, and what it was."""
+class _Summed:
+    """A file that the uploader reads once, as it cannot seek, and the SHA-256 of what it read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.digest = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        """It is not: the uploader keeps a piece until it was taken."""
-        return False
 
     def read(self, size: int = -1) -> bytes:
         data = self._stream.read(size)

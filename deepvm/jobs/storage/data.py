@@ -1,10 +1,4 @@
-"""The data of a job, fetched atomically to each machine before training starts there.
-
-A set of files lies in a hidden folder until all of it is there, and is renamed then. Files of it
-that are whole have their own names; an agent that starts again continues with the others.
-"""
-
-from __future__ import annotations
+"""The data of a job, fetched atomically to each machine before training starts there."""
 
 import errno
 import hashlib
@@ -13,12 +7,12 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from deepvm.checkpoint.tiers.bucket import Bucket
+from deepvm.checkpoint.tiers.s3 import Bucket
 from deepvm.core.json_types import JsonObject
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DataError
@@ -27,34 +21,27 @@ from deepvm.io.atomic_write import hidden_path, sync
 _THREADS = 8
 _SAY_S = 10.0
 _PIECE = 4 << 20
-_SPARE = 64 << 20
-"""Bytes of the disk that data leave free."""
+_SPARE = 64 << 20  # Bytes of the disk that data leave free
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file of a source: name below the data's folder ("": it is the data), size, address."""
+    """A file of a source."""
 
-    name: str
+    name: str  # Below the data's folder; empty: it is the data
     size: int
     source: str
-    etag: str = ""
+    copy: Callable[[Path], object] = field(compare=False)  # Writes it to a new file
 
     @property
     def path(self) -> str:
-        """Where it lies until all are there."""
-        return self.name or "data"
+        return self.name or "data"  # until all are there
 
 
 def have_data(wanted: JsonObject, folder: Path, report: Report, endpoint: str = "") -> None:
-    """Have each of a job's data below ``folder`` by its name.
-
-    ``report`` is called with lines of progress.
-
-    Raises DataError: one of them is not there, or not whole; it says why, and what to do.
-    """
+    """Have each of a job's data below ``folder``; ``report``: progress. Raises DataError."""
     for name, where in wanted.items():
         target = folder / name
         try:
@@ -62,7 +49,7 @@ def have_data(wanted: JsonObject, folder: Path, report: Report, endpoint: str = 
             if isinstance(where, Mapping):
                 _mount(Path(where["mount"]), target)
             elif not target.exists():
-                _fetch(name, source_of(where, endpoint), target, report)
+                _fetch(name, *_source(where, endpoint), target, report)
         except (CheckpointError, DataError) as error:
             raise DataError(f"{name}: {error}") from error
         except OSError as error:
@@ -72,12 +59,14 @@ def have_data(wanted: JsonObject, folder: Path, report: Report, endpoint: str = 
             ) from error
 
 
-def source_of(where: str, endpoint: str = "") -> Source:
-    """What a URL or an absolute path means."""
+def _source(where: str, endpoint: str) -> tuple[str, list[Item]]:
     place = urlsplit(where)
     if place.scheme.lower() == "s3":
-        return BucketSource(place.netloc, place.path.strip("/"), endpoint)
-    return FolderSource(Path(unquote(place.path) if place.scheme else where))
+        prefix = place.path.strip("/")
+        url = f"s3://{place.netloc}/{prefix}".rstrip("/")
+        return url, _in_bucket(Bucket(place.netloc, "", endpoint=endpoint), prefix, url)
+    path = Path(unquote(place.path) if place.scheme else where)
+    return str(path), _in_folder(path)
 
 
 def _mount(place: Path, target: Path) -> None:
@@ -100,12 +89,9 @@ _CURES = {
 }
 
 
-def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
-    items = source.items()
+def _fetch(name: str, url: str, items: list[Item], target: Path, report: Report) -> None:
     if not items:
-        raise DataError(
-            f"there is nothing at {source.url}; correct the URL in data: of the job file"
-        )
+        raise DataError(f"there is nothing at {url}; correct the URL in data: of the job file")
     hidden = target.with_name(f".{name}.part")
     hidden.mkdir(exist_ok=True)
     # A file has its name once it is whole
@@ -115,7 +101,7 @@ def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
     free = shutil.disk_usage(hidden).free
     if left + _SPARE > free:
         raise DataError(
-            f"{format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of"
+            f"{format_bytes(left)} of {url} do not fit on the disk, {format_bytes(free)} of"
             " which are free; give the machines larger disks, or name less data"
         )
     total = format_bytes(sum(item.size for item in items))
@@ -126,7 +112,7 @@ def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
         here = sum(item.size for item in whole) + sum(max(_size(p), 0) for p in tuple(coming))
         report(
             f"data {name}: {format_bytes(here)} of {total}, {len(whole)} of {len(items)} files of"
-            f" {source.url}"
+            f" {url}"
         )
 
     def fetch(item: Item) -> None:
@@ -134,7 +120,7 @@ def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with hidden_path(path) as new:
             coming.add(new)
-            source.fetch(item, new)
+            item.copy(new)
             # The source may have changed since it was listed: its parts would be of two files.
             size = _size(new)
             if size != item.size:
@@ -183,77 +169,59 @@ def _size(path: Path) -> int:
         return -1
 
 
-class FolderSource:
-    """A file or folder that this machine sees; it is copied."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.url = str(path)
-
-    def items(self) -> list[Item]:
-        if not self._path.exists():
-            raise DataError(
-                f"there is no {self._path} on this machine; correct the path in data: of the job"
-                " file"
-            )
-        if self._path.is_file():
-            return [Item("", self._path.stat().st_size, str(self._path))]
-        files = sorted(p for p in self._path.rglob("*") if p.is_file())
-        return [Item(p.relative_to(self._path).as_posix(), p.stat().st_size, str(p)) for p in files]
-
-    def fetch(self, item: Item, target: Path) -> None:
-        shutil.copyfile(item.source, target)
+def _in_folder(path: Path) -> list[Item]:
+    if not path.exists():
+        raise DataError(
+            f"there is no {path} on this machine; correct the path in data: of the job file"
+        )
+    names = {}
+    if path.is_file():
+        names = {"": path}
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        names = {p.relative_to(path).as_posix(): p for p in files}
+    return [
+        Item(name, p.stat().st_size, str(p), partial(shutil.copyfile, p))
+        for name, p in names.items()
+    ]
 
 
-class BucketSource:
-    """An object, or all whose names begin with a prefix and ``/``."""
-
-    def __init__(self, bucket: str, prefix: str, endpoint: str = "") -> None:
-        """Send nothing yet. ``endpoint``: empty for the environment's or AWS's."""
-        self._bucket = Bucket(bucket, "", endpoint=endpoint)
-        self._prefix = prefix
-        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
-
-    def items(self) -> list[Item]:
-        with self._bucket.errors(f"list {self._prefix or 'its objects'}"):
-            rows = list(self._bucket.rows(self._prefix))
-        exact = [row for row in rows if row["Key"] == self._prefix]
-        below = f"{self._prefix}/" if self._prefix else ""
-        found = [
-            self._item(row, row["Key"][len(below) :])
-            for row in rows
-            if row["Key"].startswith(below)
-        ]
-        found = [item for item in found if item.name and not item.name.endswith("/")]
-        return found or [self._item(row, "") for row in exact]
-
-    def _item(self, row: JsonObject, name: str) -> Item:
+def _in_bucket(bucket: Bucket, prefix: str, url: str) -> list[Item]:
+    with bucket.errors(f"list {prefix or 'its objects'}"):
+        rows = list(bucket.rows(prefix))
+    below = ""
+    if prefix:
+        below = f"{prefix}/"
+    named = [(row["Key"][len(below) :], row) for row in rows if row["Key"].startswith(below)]
+    named = [(name, row) for name, row in named if name and not name.endswith("/")]
+    found = []
+    for name, row in named or [("", row) for row in rows if row["Key"] == prefix]:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise DataError(
-                f"{self.url}: the object {row['Key']!r} would lie outside of the data's folder;"
+                f"{url}: the object {row['Key']!r} would lie outside of the data's folder;"
                 " rename it"
             )
-        return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
-
-    def fetch(self, item: Item, target: Path) -> None:
-        """Write one to a new file; all pieces come from the listed object. Its MD5 is checked."""
-        options = {"IfMatch": item.etag} if item.etag else {}
-        md5 = hashlib.md5(usedforsecurity=False)
-        with self._bucket.errors(f"read {item.source}"), target.open("wb") as file:
-            for start in range(0, item.size, _PIECE):
-                end = min(start + _PIECE, item.size) - 1
-                piece = f"bytes={start}-{end}"
-                data = self._bucket.whole(item.source, Range=piece, **options)
-                md5.update(data)
-                file.write(data)
-            etag = item.etag.strip('"')
-            if re.fullmatch("[0-9a-f]{32}", etag) and etag != md5.hexdigest():
-                head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=item.source)
-                # Of an object that a key of the user's encrypts, the ETag is another digest
-                if head.get("ServerSideEncryption", "AES256") == "AES256":
-                    raise DataError(f"{self.url}: {item.source} came with other bytes than it has")
+        found.append(Item(name, int(row["Size"]), row["Key"], partial(_read, bucket, url, row)))
+    return found
 
 
-Source: TypeAlias = FolderSource | BucketSource
-"""Where data come from."""
+def _read(bucket: Bucket, url: str, row: JsonObject, target: Path) -> None:
+    """Write an object to a new file: all pieces are of the listed one, and its MD5 is checked."""
+    key, size, etag = row["Key"], int(row["Size"]), str(row.get("ETag", ""))
+    options = {}
+    if etag:
+        options = {"IfMatch": etag}
+    md5 = hashlib.md5(usedforsecurity=False)
+    with bucket.errors(f"read {key}"), target.open("wb") as file:
+        for start in range(0, size, _PIECE):
+            piece = f"bytes={start}-{min(start + _PIECE, size) - 1}"
+            data = bucket.whole(key, Range=piece, **options)
+            md5.update(data)
+            file.write(data)
+        digest = etag.strip('"')
+        if re.fullmatch("[0-9a-f]{32}", digest) and digest != md5.hexdigest():
+            head = bucket.s3.head_object(Bucket=bucket.name, Key=key)
+            # Of an object that a key of the user's encrypts, the ETag is another digest
+            if head.get("ServerSideEncryption", "AES256") == "AES256":
+                raise DataError(f"{url}: {key} came with other bytes than it has")

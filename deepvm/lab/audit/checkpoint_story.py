@@ -1,35 +1,30 @@
 """A run's records of its checkpoints: which were saved, which were damaged, and by whom."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from deepvm.lab.audit.orchestrated import safe_steps
+from deepvm.core.json_types import JsonObject
 from deepvm.lab.records import CHECKPOINTS, Records
-from deepvm.lab.strategies.strategy_registry import obeys_orchestrator
+from deepvm.lab.registry import obeys_orchestrator
+from deepvm.lab.verdict import Problems
 
-Attempt = Mapping[str, Any]
-SKIPPED = "skipped"
-"""The error of a checkpoint that was due while another one was being written."""
-NODE = "node"
-"""The fault that kills a memory node."""
+Attempt = JsonObject
+SKIPPED = "skipped"  # The error of a checkpoint that was due while another one was being written
+NODE = "node"  # The fault that kills a memory node
+# Faults that kill all processes, and damage a file of the newest checkpoint
 DAMAGING = ("torn", "flip")
-"""Faults that kill all processes, and damage a file of the newest checkpoint."""
+# Strategies that may continue silently
 _UNNOTICED: Mapping[str, Collection[str]] = {
     "torn": ("deepvm-tcp",),  # has the version in the memory of its node
     # No checksum: replays and parameters show it
     "flip": ("deepvm-tcp", "torch-save", "dcp", "dcp-async"),
 }
-"""Strategies that may continue silently."""
+# Strategies whose newer checkpoint may be complete first, as when a memory node is lost
 _ANY_ORDER = ("deepvm", "deepvm-tcp")
-"""Strategies whose newer checkpoint may be complete first, as when a memory node is lost."""
-_ONE_FILE = ("torch-save",)
-"""Strategies that have nothing older than the newest checkpoint."""
+_ONE_FILE = ("torch-save",)  # Strategies that have nothing older than the newest checkpoint
 
 
-def resumptions(run: Records) -> Iterator[str]:
+def resumptions(run: Records) -> Problems:
     """Attempts resumed from the newest checkpoint, or one that may have been saved after it."""
     if not _complete(run):
         return
@@ -39,7 +34,9 @@ def resumptions(run: Records) -> Iterator[str]:
     for one in run.attempts:
         resumed = one["resumed_step"]
         if resumed is not None:
-            newest = _newest(run, good, damaged)
+            newest = max(sorted(good, reverse=True)[damaged:], default=0)
+            if damaged and run.config["strategy"] in _ONE_FILE:
+                newest = 0
             went_on = f"attempt {one['attempt']} went on from step {resumed}"
             if resumed and resumed not in saved:
                 yield f"{went_on}, of which no checkpoint is recorded"
@@ -50,12 +47,14 @@ def resumptions(run: Records) -> Iterator[str]:
             damaged = 0
         recorded = _recorded(run, one, whole=True)
         good = (good | recorded) - _perhaps_lost(run, one)
-        saved |= recorded | possibly_saved(run, one) | safe_steps(one)
+        # A notice may kill a rank before it records a checkpoint that the orchestrator calls safe
+        safe = {row[0] for row in one.get("safe", ())}
+        saved |= recorded | possibly_saved(run, one) | safe
         damaged += len(_damaged(run, one))
 
 
 def _complete(run: Records) -> bool:
-    """Whether all is known of checkpoints: a log that is lost is a missing artefact."""
+    """Whether all is known of checkpoints: a lost log is a missing artefact."""
     return run.config["strategy"] is None or (run.folder / CHECKPOINTS).is_file()
 
 
@@ -66,26 +65,17 @@ def _perhaps_lost(run: Records, attempt: Attempt) -> set[int]:
     return {row["step"] for row in rows if row["time"] <= max(lost, default=-math.inf)}
 
 
-def _newest(run: Records, good: Collection[int], damaged: int) -> int:
-    """The newest checkpoint that must exist if so many files were damaged; 0: none."""
-    if damaged and run.config["strategy"] in _ONE_FILE:
-        return 0
-    return max(sorted(good, reverse=True)[damaged:], default=0)
-
-
 def _damaged(run: Records, attempt: Attempt) -> list[str]:
-    """The failures by which checkpoints were damaged at the end of an attempt."""
     keys = [key for key in attempt["struck"] if run.faults.get(key) in DAMAGING]
     return keys[: len(attempt.get("broken", ()))]
 
 
 def _recorded(run: Records, attempt: Attempt, *, whole: bool = False) -> set[int]:
-    """Steps of the checkpoints that an attempt has recorded; ``whole``: without errors."""
     rows = [row for row in run.checkpoints if row["attempt"] == attempt["attempt"]]
     return {row["step"] for row in rows if not (whole and row["error"])}
 
 
-def due(run: Records) -> Iterator[str]:
+def due(run: Records) -> Problems:
     """Checkpoints are of steps done and due, or the last; on request, at other steps, too."""
     attempts = {one["attempt"]: one for one in run.attempts}
     every = run.config["checkpoint_every"]
@@ -95,15 +85,15 @@ def due(run: Records) -> Iterator[str]:
         attempt = attempts.get(row["attempt"])
         recorded = f"attempt {row['attempt']} recorded a checkpoint of step {step}"
         if attempt is None:
-            number = row["attempt"]
-            yield f"a checkpoint of step {step} is recorded by attempt {number}, which is not"
+            by = f"attempt {row['attempt']}"
+            yield f"a checkpoint of step {step} is recorded by {by}, which is not"
         elif step > max(attempt["resumed_step"] or 0, attempt["reached_step"]):
             yield f"{recorded}, which it has not reached"
         elif step % every and step != attempt["until"] and not on_request:
             yield f"{recorded}, at which none was due"
 
 
-def unplanned(run: Records) -> Iterator[str]:
+def unplanned(run: Records) -> Problems:
     """No checkpoint failed by itself, such as for lack of space, except on hit ranks or orphans."""
     # A job's machines take some along
     if run.config["disk"] or NODE in run.faults.values() or run.is_job:
@@ -115,7 +105,7 @@ def unplanned(run: Records) -> Iterator[str]:
             yield f"{failed}: {row['error']}"
 
 
-def records(run: Records) -> Iterator[str]:
+def records(run: Records) -> Problems:
     """An attempt that ended as planned recorded each due checkpoint, if only with an error."""
     if run.config["strategy"] is None or not _complete(run):
         return
@@ -128,11 +118,7 @@ def records(run: Records) -> Iterator[str]:
 
 
 def possibly_saved(run: Records, attempt: Attempt) -> set[int]:
-    """Steps of checkpoints that an attempt may have finished without time to record it.
-
-    They come after the last one of which it has recorded anything, unless the strategy finishes
-    them in any order, and no more than can be in flight.
-    """
+    """Steps of checkpoints that an attempt may have finished without time to record it."""
     strategy = run.config["strategy"]
     every = run.config["checkpoint_every"]
     if strategy is None or _closed(run, attempt):
@@ -152,12 +138,12 @@ def _closed(run: Records, attempt: Attempt) -> bool:
     return attempt["state"] == "completed" and not replaced
 
 
-def damage(run: Records) -> Iterator[str]:
+def damage(run: Records) -> Problems:
     """What was damaged on purpose was noticed, and nothing else was damaged."""
     strategy = run.config["strategy"]
     silent = {fault for fault, strategies in _UNNOTICED.items() if strategy in strategies}
+    # For each damaged checkpoint that may remain: the attempt's progress at the damage
     damaged: list[int] = []
-    """For each damaged checkpoint that may remain: the attempt's progress at the damage."""
     unnoticed = ""
     for one in run.attempts:
         if one["damaged"] > len(damaged):
@@ -171,8 +157,7 @@ def damage(run: Records) -> Iterator[str]:
         damaged = [reached for reached in damaged if reached > newest]
         keys = _damaged(run, one)
         damaged += [one["reached_step"]] * len(keys)
-        # what was not recorded may not have been whole when it was damaged: then there is nothing
-        # to notice
+        # what was not recorded may not have been whole: then there is nothing to notice
         struck = [key for key in one["struck"] if run.faults.get(key) in DAMAGING]
         quiet = silent & {run.faults[key] for key in struck}
         if keys and not quiet and not possibly_saved(run, one):
@@ -180,7 +165,6 @@ def damage(run: Records) -> Iterator[str]:
 
 
 def _unexplained(run: Records, attempt: Attempt, known: int) -> str:
-    """More damage than was done, with the first warning that a rank had when it restored."""
     count = f"{attempt['damaged']} damaged checkpoints"
     if attempt["damaged"] == 1:
         count = "a damaged checkpoint"

@@ -1,42 +1,38 @@
 """The gate for real failures: an undisturbed run is right, and proves nothing."""
 
-from __future__ import annotations
-
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
+from deepvm.core.json_types import JsonObject as Row
 from deepvm.lab.audit.checkpoint_story import DAMAGING
 from deepvm.lab.records import EVENTS, NODE_LOG, Records, read_lines
+from deepvm.lab.verdict import Problems
 
-Row = Mapping[str, Any]
+# How a fault ends the process of a rank; None: it was given up alive, which is a leftover
 _CODES: Mapping[str, Collection[int | None]] = {
     "exit": (137,),
     "segfault": (-11,),
     "loader": (1,),
     **dict.fromkeys(("kill", *DAMAGING), (-9, 137, None)),
 }
-"""How a fault ends the process of a rank; None: it was given up alive, which is a leftover."""
 _HANGS = ("hang", "held-gil")
 _RAISES = ("loader",)
+# Faults that hit a rank before a step's end and right after it; others come later
 _BEFORE, _AFTER = ("loader", "segfault", *_HANGS), ("exit",)
-"""Faults that hit a rank before a step's end and right after it; others come later."""
-_EVERYWHERE = ("agent", "machine")
-"""Targets of kills that hit all ranks."""
-_STARTED = re.compile(rb"^listening on ", re.MULTILINE)
-"""What a memory node prints as it starts."""
+_EVERYWHERE = ("agent", "machine")  # Targets of kills that hit all ranks
+_STARTED = re.compile(rb"^listening on ", re.MULTILINE)  # What a memory node prints as it starts
 _WAIT_S = 0.1
 _SEEN_S = 5.0
 _TOLERANCE = 0.9
 
 
-def failures(run: Records) -> Iterator[str]:
+def failures(run: Records) -> Problems:
     """Each planned failure happened during training, and ended what it had to, as it should."""
     struck = {key: one for one in run.attempts for key in one["struck"]}
     for strike in run.config["strikes"]:
         key = strike["key"]
-        attempt = struck.get(strike["key"])
+        attempt = struck.get(key)
         problem = "has never struck"
         if attempt is not None and strike["ends"]:
             problem = _ending(run, strike, attempt)
@@ -44,14 +40,21 @@ def failures(run: Records) -> Iterator[str]:
             problem = _mistimed(run, strike, attempt) or _passing(run, strike, attempt)
         if problem:
             yield f"{key} {problem}"
-    yield from _disk(run)
+    disk = set(run.config["disk"])
+    if disk - {"slow"} and not any(one["disk_errors"] for one in run.attempts):
+        yield "the disk has never failed"
+    if "slow" in disk and not any(row["seconds"] for row in run.noted("slowed")):
+        yield "the disk was never slow"
 
 
 def _ending(run: Records, strike: Row, attempt: Row) -> str:
-    """What is wrong with a failure that should have ended its attempt; empty if nothing is."""
     if attempt["state"] == "completed":
         return "did not end its attempt"
-    if not _landed(run, attempt):
+    number = attempt["attempt"]
+    later = [one for one in run.attempts if one["attempt"] == number + 1]
+    progress = [attempt["reached_step"], *(one["resumed_step"] or 0 for one in later)]
+    # It trained before its end, and the next one had something to resume
+    if not (later and run.steps_in(number) and max(progress) > 0):
         return "struck before training had started: it proves nothing"
     if problem := _mistimed(run, strike, attempt):
         return problem
@@ -65,16 +68,7 @@ def _ending(run: Records, strike: Row, attempt: Row) -> str:
     return ""
 
 
-def _landed(run: Records, attempt: Row) -> bool:
-    """Whether an attempt trained before its end, and the next one had something to resume."""
-    number = attempt["attempt"]
-    later = [one for one in run.attempts if one["attempt"] == number + 1]
-    progress = [attempt["reached_step"], *(one["resumed_step"] or 0 for one in later)]
-    return bool(later and run.steps_in(number) and max(progress) > 0)
-
-
 def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
-    """Why a failure cannot have struck when it is recorded; empty if it can."""
     at = attempt["struck"][strike["key"]]
     number = attempt["attempt"]
     fault = strike["fault"]
@@ -82,9 +76,8 @@ def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     rank = strike["rank"]
     if strike["key"] != f"{fault}-{step}-{rank}":
         return f"is planned as {fault} at step {step} of rank {rank}"
-    if strike["ends"]:
-        ended = attempt["detected"]
-    else:
+    ended = attempt["detected"]
+    if not strike["ends"]:
         ended = _first(run) + run.supervisor["wall_s"]
     if at < attempt["began"]:
         return f"struck {attempt['began'] - at:.1f} s before attempt {number}"
@@ -104,7 +97,7 @@ def _first(run: Records) -> float:
 
 
 def _other_way(run: Records, strike: Row, attempt: Row) -> str:
-    """How an attempt has ended if not as the failure ends it; empty if it has ended so."""
+    """How an attempt has ended, if not as the failure ends it."""
     fault = strike["fault"]
     rank = strike["rank"]
     exits = attempt["exits"]
@@ -153,7 +146,6 @@ def _passing(run: Records, strike: Row, attempt: Row) -> str:
 
 
 def _moved(run: Records, strike: Row, attempt: Row) -> str:
-    """Whether a rank that was to stand still has logged steps all the time."""
     struck = attempt["struck"][strike["key"]]
     rank = strike["rank"]
     seconds = strike["seconds"]
@@ -193,12 +185,3 @@ def _anchor_stayed(run: Records, struck: float) -> str:
     if not seen or any(row["time"] >= struck for row in lost):
         return ""
     return "has ended no machine that keeps versions"
-
-
-def _disk(run: Records) -> Iterator[str]:
-    """What is wrong with a disk that should have misbehaved."""
-    disk = set(run.config["disk"])
-    if disk - {"slow"} and not any(one["disk_errors"] for one in run.attempts):
-        yield "the disk has never failed"
-    if "slow" in disk and not any(row["seconds"] for row in run.noted("slowed")):
-        yield "the disk was never slow"

@@ -1,43 +1,150 @@
-"""The gates that each run must pass, judged from the files that the run has left (ECRL 5.9).
+"""The gates that each run must pass, judged from the files that the run has left (ECRL 5.9)."""
 
-An attempt does the steps from where it went on in their order; those at which a later one went on
-were lost with its failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are
-recomputed by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
-only the form of the files.
-"""
-
-from __future__ import annotations
-
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from deepvm.core.json_types import JsonObject as Row
 from deepvm.errors import DataError
 from deepvm.io.processes import open_files
+from deepvm.lab.audit import checkpoint_story
 from deepvm.lab.audit.failures import failures
-from deepvm.lab.audit.orchestrated import left_of_job
-from deepvm.lab.audit.sample_rule import SampleRule, hash_of
-from deepvm.lab.audit.stories import stories
-from deepvm.lab.records import (
-    CHECKPOINTS,
-    CONFIG,
-    FINAL,
-    SUPERVISOR,
-    Records,
-    events_of,
-    steps_of,
-)
-from deepvm.lab.verdict import judge, replays
+from deepvm.lab.audit.orchestrated import left_of_job, promises
+from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, SUPERVISOR, Records, events_of, steps_of
+from deepvm.lab.verdict import Problems, judge, replays
 
-Row = Mapping[str, Any]
+_RECOVERY = ("detect_s", "restart_s", "replay_s")
+
+
+def stories(run: Records) -> Problems:
+    """Supervisor, ranks and checkpoints agree; a job kept the orchestrator's promises."""
+    attempts = run.attempts
+    if [one["attempt"] for one in attempts] != list(range(len(attempts))):
+        yield "attempts are not counted from 0"
+    failed = [one for one in attempts if one["state"] != "completed"]
+    restarts = run.supervisor["restarts"]
+    if run.supervisor["state"] == "completed" and restarts != len(failed):
+        yield f"{restarts} restarts for {len(failed)} attempts that failed"
+    for one in failed:
+        if not one["causes"]:
+            yield f"attempt {one['attempt']} failed, and nothing had been planned"
+    yield from _ranks(run)
+    yield from _attempts_reached(run)
+    yield from _times(run)
+    yield from checkpoint_story.damage(run)
+    yield from checkpoint_story.due(run)
+    yield from checkpoint_story.unplanned(run)
+    yield from checkpoint_story.resumptions(run)
+    yield from checkpoint_story.records(run)
+    if run.is_job:
+        yield from promises(run)
+
+
+def _ranks(run: Records) -> Problems:
+    """All ranks of an attempt resumed from one step before others, each in its world."""
+    attempts = {one["attempt"]: one for one in run.attempts}
+    restored: dict[int, dict[int, int]] = {}
+    for rank, events in run.all_events.items():
+        for row in events:
+            if row["event"] == "restored":
+                restored.setdefault(row["attempt"], {})[rank] = row["step"]
+    for number, by_rank in restored.items():
+        steps = sorted(set(by_rank.values()))
+        resumed = steps[0]
+        if number in attempts:
+            resumed = attempts[number]["resumed_step"]
+        if len(steps) > 1:
+            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, steps))}"
+        elif steps != [resumed]:
+            yield f"attempt {number} went on from step {resumed}, and from {steps[0]} by its ranks"
+    for rank, rows in run.steps.items():
+        for row in rows:
+            number = row["attempt"]
+            world = row["world_size"]
+            did = f"rank {rank} did step {row['global_step']} in attempt {number}"
+            if number not in attempts:
+                yield f"{did}, which is not recorded"
+            elif attempts[number]["world"] != world or rank >= world:
+                planned = f"attempt {number} had a world of {attempts[number]['world']}"
+                yield f"{planned}, and rank {rank} of {world} did a step"
+            elif rank not in restored.get(number, ()):
+                yield f"{did}, and has not noted from where it went on"
+
+
+def _attempts_reached(run: Records) -> Problems:
+    for one in run.attempts:
+        number = one["attempt"]
+        reached = one["reached_step"]
+        until = one["until"]
+        rows = run.steps_in(number)
+        last_logged = max((row["global_step"] + 1 for row in rows), default=0)
+        # An orphan continues after that
+        before = [row["global_step"] + 1 for row in rows if row["time"] <= one["detected"]]
+        if not max(before, default=0) <= reached <= last_logged:
+            yield f"attempt {number} reached step {reached}, and {last_logged} by its ranks"
+        last = max(reached, one["resumed_step"] or 0)
+        if last > until or (one["state"] == "completed" and last != until):
+            recorded = f"attempt {number} is recorded as {one['state']} at step {last}"
+            yield f"{recorded}, and was to end at {until}"
+
+
+def _times(run: Records) -> Problems:
+    """A run took at least as long as its ranks have trained, and as the parts of its recoveries."""
+    attempts = run.attempts
+    wall_s = run.supervisor["wall_s"]
+    last = [row["time"] for row in run.steps_in(attempts[-1]["attempt"])]  # an orphan lives longer
+    ended = max([*last, *(one["detected"] for one in attempts)])
+    took_s = ended - min(one["began"] for one in attempts)
+    if wall_s < took_s:
+        yield f"the run took {wall_s:.1f} s, and {took_s:.1f} s by its logs"
+    # Restoring is of the slowest rank, which may wait there for others that start
+    restore_s = sum(one.get("restore_s") or 0.0 for one in attempts)
+    parts_s = sum(one.get(part) or 0.0 for one in attempts for part in _RECOVERY)
+    recovery_s = max(restore_s, parts_s)
+    if recovery_s > wall_s:
+        yield f"the run took {wall_s:.1f} s, and its recoveries {recovery_s:.1f} s"
+
+
+class SampleRule:
+    """The rule of docs/explain/lab.md, without code of the trainer; fast for steps in order."""
+
+    def __init__(self, config: Row) -> None:
+        self._size = config["dataset_size"]
+        self._batch = config["global_batch"]
+        self._seed = config["seed"]
+        self._epoch = -1
+        self._order = list[str]()
+
+    def place(self, step: int) -> tuple[int, int]:
+        per_epoch: int = self._size // self._batch
+        return divmod(step, per_epoch)
+
+    def samples(self, step: int, rank: int, world: int) -> Sequence[str]:
+        epoch, cursor = self.place(step)
+        if epoch != self._epoch:
+            order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
+            self._epoch = epoch
+            self._order = list(map(str, order.tolist()))
+        local = self._batch // world
+        first = cursor * self._batch + rank * local
+        return self._order[first : first + local]
+
+
+def hash_of(samples: Sequence[str]) -> str:
+    """As logs have it: hex SHA-256 of the decimal ids in their order, joined by commas."""
+    return hashlib.sha256(",".join(samples).encode()).hexdigest()
+
+
+# Half-written files and orders; the Checkpointer keeps spares, locks and a generation
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
-"""Half-written files and orders; the Checkpointer keeps spares, locks and a generation."""
+# Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.checked`
 ARTEFACTS, STORIES = "artefacts", "stories"
-"""Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.audit.publication`."""
 
 
-def _reached(run: Records) -> Iterator[str]:
-    """All steps were done, and no more."""
+def _reached(run: Records) -> Problems:
+    """Every rank did all steps."""
     steps = run.config["steps"]
     if run.supervisor["state"] != "completed":
         yield f"it has ended as {run.supervisor['state']}"
@@ -46,8 +153,8 @@ def _reached(run: Records) -> Iterator[str]:
         yield f"step {last + 1} was the last one, of {steps}"
 
 
-def _samples(run: Records) -> Iterator[str]:
-    """Each step had exactly its window's samples, on its world's ranks (not: how many steps)."""
+def _samples(run: Records) -> Problems:
+    """Each step had the samples of its window, on the ranks of its world, each of them once."""
     yield from _order(run)
     rule = SampleRule(run.config)
     steps = dict[int, dict[int, Row]]()
@@ -58,7 +165,7 @@ def _samples(run: Records) -> Iterator[str]:
             yield problem
 
 
-def _order(run: Records) -> Iterator[str]:
+def _order(run: Records) -> Problems:
     """Each attempt did its steps in their order, on each rank, from the one at which it went on."""
     firsts = {one["attempt"]: one["resumed_step"] for one in run.attempts}
     for rank, rows in run.steps.items():
@@ -82,7 +189,6 @@ def _order(run: Records) -> Iterator[str]:
 
 
 def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Row]) -> str:
-    """What is wrong with the samples of a step, by the lines of its ranks; empty if nothing is."""
     if not rows:
         return f"step {step} is missing"
     worlds = {row["world_size"] for row in rows.values()}
@@ -92,9 +198,8 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ro
     planned = [ranks for first, ranks in run.config["worlds"] if first <= step][-1]
     least = min(run.config["min_world"] or planned, planned)
     if not least <= world <= planned or run.config["global_batch"] % world:
-        if least == planned:
-            allowed = planned
-        else:
+        allowed = str(planned)
+        if least < planned:
             allowed = f"{least} to {planned}"
         return f"step {step} had a world of {world}, not {allowed}"
     if max(rows) >= world:
@@ -113,24 +218,24 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ro
     return ""
 
 
-def _replays(run: Records) -> Iterator[str]:
-    """A repeated step had the same samples and, on as many ranks, the same loss, bit for bit."""
+def _replays(run: Records) -> Problems:
+    """A step that was done again had the same samples and, on as many ranks, the same loss."""
     logs = [{**row, "rank": rank} for rank, rows in run.steps.items() for row in rows]
     return replays(logs, "sample_ids_hash")
 
 
-def _parameters(run: Records) -> Iterator[str]:
-    """Final parameters are those of a failure-free run, bit for bit."""
+def _parameters(run: Records) -> Problems:
+    """Final parameters are those of an undisturbed run, bit for bit."""
     final = run.final
     if not re.fullmatch(r"[0-9a-f]{64}", final):
         yield f"{FINAL} has no SHA-256"
     elif not run.references:
         yield "no failure-free run to compare with"
-    elif set(run.references) != {final}:
+    elif run.references != {final}:
         yield "other parameters than those of the undisturbed run"
 
 
-def _leftovers(run: Records) -> Iterator[str]:
+def _leftovers(run: Records) -> Problems:
     """Nothing is left: no process that went on writing, no half-written file, no order."""
     yield from _one_at_a_time(run)
     for path in run.folder.rglob("*"):
@@ -144,12 +249,11 @@ def _leftovers(run: Records) -> Iterator[str]:
         yield from left_of_job(run)
 
 
-def _one_at_a_time(run: Records) -> Iterator[str]:
+def _one_at_a_time(run: Records) -> Problems:
     """No attempt does a step once the next one exists, by order of lines and by times."""
     begins = {one["attempt"]: one["began"] for one in run.attempts}
     if run.is_job:
-        # A job's next generation is formed while the older one trains: its agents end that before
-        # the ranks meet
+        # A job's next generation is formed while the older one trains, and meets after its end
         rows = sorted(run.noted("joined"), key=lambda row: float(row["time"]))
         begins = {row["attempt"]: row["time"] for row in rows}
     for rank, steps in run.steps.items():
@@ -165,7 +269,7 @@ def _one_at_a_time(run: Records) -> Iterator[str]:
                 yield f"{did} alongside attempt {min(later)[1]}"
 
 
-def _artefacts(run: Records) -> Iterator[str]:
+def _artefacts(run: Records) -> Problems:
     """All files that others audit are there."""
     logs = (log(rank) for log in (steps_of, events_of) for rank in range(run.config["world"]))
     names = [CONFIG, SUPERVISOR, *logs]
@@ -178,7 +282,9 @@ def _artefacts(run: Records) -> Iterator[str]:
             yield f"{name} is missing"
 
 
-GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
+# By name, in the order of the design: what is wrong, nothing if the gate is passed
+# The page of a matrix shows their docstrings
+GATES: Mapping[str, Callable[[Records], Problems]] = {
     "steps": _reached,
     "samples": _samples,
     "replays": _replays,
@@ -188,16 +294,11 @@ GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
     "leftovers": _leftovers,
     ARTEFACTS: _artefacts,
 }
-"""By name, in the order of the design: what is wrong, nothing if the gate is passed."""
 
 
 def verdicts(run: Records) -> dict[str, str]:
-    """The first thing that is wrong, by gate; empty where it is passed.
-
-    Raises DataError: records are damaged.
-    """
+    """The first thing that is wrong, by gate; empty where it is passed. Raises DataError."""
     try:
         return {gate.name: gate.reason for gate in judge(GATES, run)}
     except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{run.folder}: damaged: {reason}") from None
+        raise DataError(f"{run.folder}: damaged: {type(error).__name__}: {error}") from None

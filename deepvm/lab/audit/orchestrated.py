@@ -1,27 +1,20 @@
-"""The orchestrator's promises, checked for runs that were jobs in addition to the gates.
-
-Promises about versions hold for strategies that the orchestrator can ask to save, those of deepvm's
-own Checkpointer.
-"""
-
-from __future__ import annotations
+"""The orchestrator's promises, checked for runs that were jobs in addition to the gates."""
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from deepvm.io.processes import environment_of, processes
 from deepvm.lab.records import EVENTS, Records, read_lines
-from deepvm.lab.strategies.strategy_registry import obeys_orchestrator
+from deepvm.lab.registry import obeys_orchestrator
+from deepvm.lab.verdict import Problems
 
+# The subfolder of a run with all that a job has (history, folder, machines), removed last
 STATE = "job-state"
-"""The subfolder of a run with all that a job has (history, folder, machines), removed last."""
 _INSURANCE = "insurance"
 
 
-def promises(run: Records) -> Iterator[str]:
+def promises(run: Records) -> Problems:
     """What a job has not kept. Raises DataError."""
     attempts = run.attempts
     events = list(read_lines(run.folder / EVENTS))
@@ -45,7 +38,7 @@ def promises(run: Records) -> Iterator[str]:
                 yield f"{key} was announced, and no version was asked for"
 
 
-def _newest(run: Records) -> Iterator[str]:
+def _newest(run: Records) -> Problems:
     """Each generation resumes from the newest safe checkpoint that was not damaged on purpose."""
     faults = run.faults.values()
     if "torn" in faults or "flip" in faults or run.config["disk"]:
@@ -61,11 +54,6 @@ def _newest(run: Records) -> Iterator[str]:
         newest = max([newest, *safe])
 
 
-def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
-    """Checkpoints the orchestrator called safe: a notice may kill a rank before it records one."""
-    return {row[0] for row in attempt.get("safe", ())}
-
-
 def left_by(run: Path) -> list[int]:
     """The processes whose environment names the state folder of a run's job."""
     name = b"XDG_DATA_HOME=" + os.fsencode(run.resolve() / STATE) + b"/"
@@ -74,7 +62,7 @@ def left_by(run: Path) -> list[int]:
     ]
 
 
-def left_of_job(run: Records) -> Iterator[str]:
+def left_of_job(run: Records) -> Problems:
     """What a job has left on this computer."""
     if run.supervisor.get("left"):
         yield f"the job was over, and processes {run.supervisor['left']} lived"

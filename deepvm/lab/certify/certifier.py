@@ -1,47 +1,51 @@
 """The audit of a script: two undisturbed runs, one killed and restarted to its end, and gates."""
 
-from __future__ import annotations
-
 import itertools
 import platform
 import random
-import shutil
+import re
 import statistics
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from deepvm.core.json_types import JsonObject as Row
+from deepvm.core.progress import Say
+from deepvm.core.spelling import listed
 from deepvm.core.units import refuse_outside
 from deepvm.errors import DataError, RequestError
-from deepvm.lab.certify import hints
-from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
-from deepvm.lab.certify.disk_room import own_files
-from deepvm.lab.certify.final_file import digest_of_file
+from deepvm.lab.certify.attempt import (
+    AttemptLog,
+    KillPoint,
+    Subject,
+    Trigger,
+    digest_of_file,
+    guarded,
+    own_files,
+    run_attempt,
+)
 from deepvm.lab.certify.history import History, PlacedAttempt
-from deepvm.lab.certify.logs import AttemptLog, Row
 from deepvm.lab.certify.script_gates import Evidence, Run, judge
-from deepvm.lab.certify.subject import Subject
 from deepvm.lab.verdict import Gate
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
-_MAX_RUNS = 3
-"""With kills: later ones repeat those that did not hit the training, earlier."""
+_MAX_RUNS = 3  # With kills: later ones repeat those that did not hit the training, earlier
+# Kills are planned in this part of the steps: what comes after the last step proves nothing
 _LAST_PART = 0.9
-"""Kills are planned in this part of the steps: what comes after the last step proves nothing."""
-_DELAY_STEPS = 2
-"""A kill comes at most so many steps after its own."""
+_DELAY_STEPS = 2  # A kill comes at most so many steps after its own
+# An attempt that takes so many times as long as the undisturbed run, and so much more, hangs
 _TIME_FACTOR, _TIME_MARGIN_S = 10.0, 60.0
-"""An attempt that takes so many times as long as the undisturbed run, and so much more, hangs."""
 
 
 @dataclass(frozen=True)
 class PlannedKill:
-    """A kill after a step of the whole training (from 1) and ``delay_s``, or in a write."""
+    """A kill after a step of the whole training (from 1), or in a write."""
 
     kind: Literal["step", "write"]
     step: int
@@ -51,23 +55,16 @@ class PlannedKill:
 
 @dataclass(frozen=True)
 class Kill:
-    """One that has happened.
-
-    Attributes:
-        run: its number. attempt: that was killed. kind: after a step, or in a write. file: the one
-            that was being written. steps: that the attempt had logged. reached: the last of them;
-            resumed: the step after which the next attempt has gone on, None where that is unknown,
-            or there is no next one. total: steps of the training.
-    """
+    """One that has happened."""
 
     run: int
-    attempt: int
-    kind: str
-    file: str
-    steps: int
-    reached: int | None
-    resumed: int | None
-    total: int
+    attempt: int  # that was killed
+    kind: str  # ``step`` or ``write``
+    file: str  # that was being written
+    steps: int  # that the attempt had logged
+    reached: int | None  # the last of them
+    resumed: int | None  # from where the next attempt continued; None: unknown, or there is none
+    total: int  # steps of the training
 
     @property
     def hit(self) -> bool:
@@ -79,21 +76,15 @@ class Kill:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The verdict.
-
-    Attributes:
-        compared: ``optimizers``, ``file`` or ``both``. steps: of the undisturbed run. processes:
-            that train. planned: number of kills; kills: that have happened. notes: what a reader
-            should know besides.
-    """
+    """The verdict."""
 
     subject: Subject
     gates: Sequence[Gate]
     compared: Literal["optimizers", "file", "both"]
-    steps: int
-    processes: int
-    planned: int
-    kills: Sequence[Kill]
+    steps: int  # of the undisturbed run
+    processes: int  # that train
+    planned: int  # number of kills
+    kills: Sequence[Kill]  # that have happened
     notes: Sequence[str]
     wall_s: float
 
@@ -117,22 +108,13 @@ def certify(
     write_kills: int = 1,
     seed: int = 0,
     out: Path | None = None,
-    report: Callable[[str], None] = lambda text: None,
+    report: Say = lambda text: None,
 ) -> Certificate:
     """Audit a script.
 
-    Args:
-        subject: the script.
-        kills: after logged steps.
-        write_kills: besides, each in the middle of a write of ``torch.save`` or
-            ``safetensors.torch.save_file``, if the script uses them.
-        seed: of what is random about kills.
-        out: folder that keeps all runs; None: a temporary one.
-        report: gets what happens, for people.
-
-    Raises:
-        RequestError: an argument is impossible.
-        DataError: the script itself fails, or shows nothing to compare; or the folder is full.
+    ``kills``: after logged steps; ``write_kills``: in the middle of writes of ``torch.save`` or
+    ``safetensors.torch.save_file``. ``out``: folder that keeps all runs; None: a temporary one.
+    Raises RequestError; DataError: the script fails, or shows nothing; or the folder is full.
     """
     refuse_outside("kills", kills, 1)
     with _output_folder(out) as folder, own_files(folder), guarded(folder):
@@ -142,11 +124,9 @@ def certify(
 @contextmanager
 def _output_folder(out: Path | None) -> Iterator[Path]:
     if out is None:
-        folder = Path(tempfile.mkdtemp(prefix="deepvm-audit-")).resolve()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        prefix = "deepvm-audit-"
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+            yield Path(name).resolve()
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         allowed = (
@@ -159,9 +139,7 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
 
 
 class _Audit:
-    def __init__(
-        self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, subject: Subject, folder: Path, chance: random.Random, report: Say) -> None:
         self._subject = subject
         self._folder = folder
         self._chance = chance
@@ -201,7 +179,6 @@ class _Audit:
     def _all_killed(
         self, first: Run, second: Run, plan: Sequence[PlannedKill]
     ) -> tuple[list[Run], list[Kill]]:
-        """Runs with kills, until all have hit the training, and the kills that have happened."""
         runs: list[Run] = []
         happened: list[Kill] = []
         pending = plan
@@ -211,15 +188,17 @@ class _Audit:
             happened += kills
             # Without the kill that it did not survive the other gates are judged
             pending = [kill for kill in plan if kill.kind == "step"]
-            if run.ended:
-                pending = [_earlier(kill) for kill in missed]
+            if run.ended:  # again, earlier
+                pending = [
+                    replace(kill, step=max(1, kill.step // 2), delay_s=0.0, skip=0)
+                    for kill in missed
+                ]
             if run.ended and pending and len(runs) < _MAX_RUNS:
                 again = f"{len(pending)} of {len(plan)} kills did not hit the training"
                 self._report(f"{again}: again, earlier")
         return runs, happened
 
     def _undisturbed(self, number: int) -> Run:
-        """Raises DataError: it fails, or shows nothing."""
         folder = self._folder / f"undisturbed-{number}"
         self._subject.prepare(folder)
         self._earlier = self._subject.earlier_checkpoints(folder)
@@ -234,7 +213,7 @@ class _Audit:
         elif attempt.state == "failed":
             problem = f"the script fails by itself, with exit code {attempt.code}:"
             problem += f"\n{attempt.last_lines}"
-            hint = hints.failure(attempt.last_lines, self._earlier, logged)
+            hint = failure_hint(attempt.last_lines, self._earlier, logged)
         elif not logged.progress:
             error = "".join(f" ({error})" for error in logged.errors[:1])
             problem = (
@@ -242,7 +221,7 @@ class _Audit:
                 " deepvm.lab.SampleLog, and name the file that it writes its final parameters to:"
                 " --final PATH"
             )
-            hint = hints.earlier_checkpoints(self._earlier, logged)
+            hint = earlier_checkpoints(self._earlier, logged)
         elif not logged.steps and not self._subject.final:
             problem = (
                 "no step of a torch optimizer was seen, so there are no parameters to compare: name"
@@ -269,10 +248,9 @@ class _Audit:
         left = list(plan)
         before = 0
         state = "killed"
+        counts: Literal["step", "samples"] = "samples"
         if first.logged.steps:
-            counts: Literal["step", "samples"] = "step"
-        else:
-            counts = "samples"
+            counts = "step"
         while state == "killed":
             trigger = None
             if left:
@@ -289,10 +267,13 @@ class _Audit:
                 final = self._final(folder)
             except DataError as error:
                 final = str(error)
-        kills = _kills_of(number, history)
+        kills = [
+            _kill(number, one, following, history.steps)
+            for one, following in itertools.zip_longest(history.placed, history.placed[1:])
+            if one.attempt.state == "killed"
+        ]
         missed = [planned for planned, kill in zip(plan, kills, strict=False) if not kill.hit]
-        attempts = [one.attempt for one in history.placed]
-        return Run(attempts, final, history), kills, [*missed, *left]
+        return Run([one.attempt for one in history.placed], final, history), kills, [*missed, *left]
 
 
 def plan_of(
@@ -309,13 +290,16 @@ def plan_of(
     kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
     times = [row["time"] for row in reference.progress]
     gaps = [after - before for before, after in itertools.pairwise(times)]
+    saves = itertools.pairwise(sorted(in_time))
+    # With at least one fully logged step in between
+    halves = [a + (b - a + 1) // 2 for a, b in saves if b - a > 2]
     pace_s = statistics.median(gaps or [0.1])
     planned: list[PlannedKill] = []
     halfway: list[tuple[int, int]] = []
     for number, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (number, number + 1))
         if kind == "step":
-            halfway += [(number, n) for n in _halves(in_time) if low <= n <= high]
+            halfway += [(number, n) for n in halves if low <= n <= high]
         delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
         skip = 0
         if kind == "write":
@@ -327,27 +311,14 @@ def plan_of(
     return planned
 
 
-def _halves(saves: Sequence[int]) -> list[int]:
-    """Steps halfway between saves, with at least one fully logged step in between."""
-    return [a + (b - a + 1) // 2 for a, b in itertools.pairwise(sorted(saves)) if b - a > 2]
-
-
-def _earlier(kill: PlannedKill) -> PlannedKill:
-    """The same at half of its steps, as the training has ended sooner than it was to."""
-    return replace(kill, step=max(1, kill.step // 2), delay_s=0.0, skip=0)
-
-
 def trigger_of(
     kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]
 ) -> Trigger:
-    """As an attempt receives a planned kill.
-
-    ``before``: the step of the last kill. An attempt that cannot be placed has gone on from there,
-    or earlier.
-    """
+    """As an attempt receives a planned kill; ``before``: the step of the last kill."""
 
     def point(first: Row) -> KillPoint:
         resumed = history.place_of(first)
+        # An attempt that cannot be placed has gone on from the last kill, or earlier
         after = max(1, kill.step - (before if resumed is None else resumed))
         if kill.kind == "write":
             return KillPoint(after, 0.0, after, kill.skip)
@@ -362,9 +333,8 @@ def trigger_of(
 def _summary(placed: PlacedAttempt, total: int) -> str:
     attempt = placed.attempt
     state = str(placed.attempt.state)
-    if placed.resumed is None:
-        origin = "unknown parameters"
-    else:
+    origin = "unknown parameters"
+    if placed.resumed is not None:
         origin = f"step {placed.resumed}"
     if state == "killed":
         if attempt.torn_file:
@@ -374,15 +344,6 @@ def _summary(placed: PlacedAttempt, total: int) -> str:
         if not _kill(0, placed, None, total).hit:
             state += ", which proves nothing"
     return f"from {origin}, {len(attempt.logged.progress)} steps, {state}"
-
-
-def _kills_of(number: int, history: History) -> list[Kill]:
-    later = [*history.placed[1:], None]
-    return [
-        _kill(number, one, following, history.steps)
-        for one, following in zip(history.placed, later, strict=True)
-        if one.attempt.state == "killed"
-    ]
 
 
 def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, total: int) -> Kill:
@@ -401,7 +362,47 @@ def _notes(subject: Subject, reference: AttemptLog, earlier: Sequence[Path]) -> 
             "each run had a copy of the current folder; with {out} in its arguments a script says"
             " where it writes"
         )
-    if hint := hints.earlier_checkpoints(earlier, reference):
+    if hint := earlier_checkpoints(earlier, reference):
         yield hint
     for reason in dict.fromkeys(reference.errors):
         yield f"some steps could not be read: {reason}"
+
+
+_NO_MODULE = re.compile(r"No module named '(torch|lightning|transformers|accelerate)\b")
+
+
+def earlier_checkpoints(files: Sequence[Path], logged: AttemptLog) -> str:
+    """Warn of files copied with the script; empty if its samples show a fresh start."""
+    if not files:
+        return ""
+    names = listed([str(file) for file in files], 3)
+    samples = [row for rows in logged.samples.values() for row in rows]
+    first = min((row["global_step"] for row in samples), default=None)
+    if first is None:
+        return (
+            "files that lay in the current folder may be checkpoints of an earlier training:"
+            f" {names}. If so, all runs began there: move them away, or let the script write to"
+            " {out}"
+        )
+    if first <= 1:  # some count from 1
+        return ""
+    return (
+        f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
+    )
+
+
+def failure_hint(lines: str, files: Sequence[Path], logged: AttemptLog) -> str:
+    """Why an undisturbed script may have failed, by its last lines and the files it found."""
+    if match := _NO_MODULE.search(lines):
+        return (
+            f"the script runs in deepvm's own Python; install {match[1]} there: {sys.executable} -m"
+            f" pip install {match[1]}"
+        )
+    # Gloo threads outlive their group and may abort an exiting interpreter (torch 2.13)
+    if "SIGABRT" in lines or "terminate called without an active exception" in lines:
+        return (
+            "if training was over, the process aborted as it ended, as torch's gloo does now and"
+            " then on a busy machine: end the script with ck.close(), or what else waits for its"
+            " saves, destroy_process_group() and os._exit(0)"
+        )
+    return earlier_checkpoints(files, logged)

@@ -1,18 +1,11 @@
-"""Where an attempt resumed and diverged from the undisturbed run, by digests of parameters.
-
-A step is known by its number in the undisturbed run. An attempt is found there by the parameters
-(and the state of the optimizer) that it holds before its first step; the script need not say where
-it continues.
-"""
-
-from __future__ import annotations
+"""Where an attempt resumed and diverged from the undisturbed run, by digests of parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from deepvm.lab.certify.attempt import Attempt
-from deepvm.lab.certify.logs import AttemptLog, Row
+from deepvm.core.json_types import JsonObject as Row
+from deepvm.lab.certify.attempt import Attempt, AttemptLog
 
 UNKNOWN = "its gradients are others: other samples, other buffers or random numbers of its own"
 _LOG_SAMPLES = "; log samples (deepvm.lab.SampleLog) to know which"
@@ -21,7 +14,7 @@ _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"
 
 @dataclass(frozen=True)
 class PlacedAttempt:
-    """An attempt and the step it resumed from; None: parameters no attempt before it had."""
+    """An attempt, and the step it resumed from; None: parameters no attempt before it had."""
 
     attempt: Attempt
     resumed: int | None
@@ -34,7 +27,7 @@ class PlacedAttempt:
 
 
 class History:
-    """Of a run: the undisturbed one, and all attempts so far."""
+    """The undisturbed run, and all attempts of another so far."""
 
     def __init__(self, reference: AttemptLog, again: AttemptLog) -> None:
         self._reference = reference
@@ -108,14 +101,12 @@ class History:
         return ""
 
     def _cause(self, logged: AttemptLog, index: int, at: int) -> str:
-        """Why an attempt diverged at its step ``place``, on the first rank; ``at``: overall."""
         for rank, expected in self._reference.steps.items():
             rows = logged.steps.get(rank, ())
             first = logged.starts.get(rank, ())
             if index >= len(rows) or at >= len(expected):
                 continue
-            key = expected[at]["key"]
-            before = [row for row in expected[:at] if row["key"] == key][-1:]
+            before = [row for row in expected[:at] if row["key"] == expected[at]["key"]][-1:]
             lost = not index and bool(first and before) and first[0]["state"] != before[0]["state"]
             reason = cause(rows[index], expected[at], self._seeded, lost=lost)
             if reason != UNKNOWN:
@@ -128,7 +119,7 @@ class History:
 
 
 def values(row: Row) -> tuple[str, str]:
-    """Digests of what a step must share with the undisturbed run's."""
+    """What a step must share with the undisturbed run's."""
     return row["params"], row["buffers"]
 
 
@@ -144,14 +135,7 @@ def seeded(first: AttemptLog, second: AttemptLog) -> frozenset[str]:
 
 
 def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False) -> str:
-    """What differs besides parameters at the first step that does.
-
-    Args:
-        row: the step.
-        expected: the step of the undisturbed run.
-        seeded: names of random states that can be compared.
-        lost: whether the optimizer's state before the step was another.
-    """
+    """What differs besides parameters; ``lost``: the optimizer's state before the step, too."""
     reasons = list(islice(_settings(row, expected), 1))
     if lost:
         reasons.append("the optimizer had another state, such as momentum, before it")
@@ -169,10 +153,9 @@ def _settings(row: Row, expected: Row) -> Iterator[str]:
     for ours, theirs in zip(row["groups"], expected["groups"], strict=False):
         for name, value in theirs.items():
             if ours.get(name) != value:
+                setting = f"the optimizer's {name}"
                 if name == "lr":
                     setting = "the learning rate"
-                else:
-                    setting = f"the optimizer's {name}"
                 yield f"{setting} is {ours.get(name)}, not {value}"
 
 

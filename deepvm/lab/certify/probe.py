@@ -1,18 +1,11 @@
 """Loaded into each process of an audited script: logs optimizer steps and checkpoint writes.
 
-Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits
-until the script itself imports torch, draws no random number, changes no value, and needs the
-standard library only, so that the script may run where deepvm is not installed. Each process of a
-training appends lines of JSON to a file of its own.
-
-It also kills: the process that reaches the chosen point ends all processes of the attempt, itself
-last. Whoever reads the log from outside comes too late on a busy machine, perhaps after the
-training has ended.
+It needs the standard library only, waits until the script itself imports torch, draws no random
+number, and changes no value. It also kills: a reader of the log would come too late.
 """
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib.machinery
@@ -29,19 +22,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+# Log folder, and where to kill (:class:`Killer`): after ``step``/``samples``, in ``write``
 LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
-"""Log folder, and where to kill (:class:`Killer`): after ``step``/``samples``, in ``write``."""
+# Files: rank 0's first line; where to kill; what was killed. COMPLETE is removed when a
+# line could not be written: on a full disk that can still be done.
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
-"""Files next to the logs: the first line of rank 0; the answer, where to kill; what was killed.
-
-COMPLETE is removed when a line could not be written: on a full disk no file can be created, but one
-can be removed.
-"""
 _CLAIM = "claim"
 _POLL_S = 0.001
 _KILL_LIMIT_S = 30.0
+# States of optimizers only help to say what is wrong: larger ones are not read
 _MOST_STATE_BYTES = 1 << 28
-"""States of optimizers only help to say what is wrong: larger ones are not read."""
 
 
 def rank() -> int:
@@ -66,7 +56,6 @@ class Log:
     """The file of this process; each line is one write, which survives a SIGKILL."""
 
     def __init__(self, folder: str, kind: str) -> None:
-        """Nothing is created yet: most processes have nothing to log."""
         self._folder = folder
         self._kind = kind
         self._file = -1
@@ -95,23 +84,15 @@ def mark_incomplete(folder: str) -> None:
         os.unlink(os.path.join(folder, COMPLETE))
 
 
-# --- kills ----------------------------------------------------------------------------------------
-
-
 def processes_of(folder: str) -> set[int]:
-    """Processes whose logs are in a folder or below it.
-
-    They are known by a variable in their environment: torchrun's workers have sessions of their
-    own, and those that have lost their parents are found, too.
-    """
+    """Processes whose logs are in a folder or below it, by a variable in their environment."""
     marker = os.fsencode(f"{LOG}={folder}")
     pids = set[int]()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # It has ended, or belongs to another user; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-            if any(
-                one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")
-            ):
+            words = file.read().split(b"\0")
+            if any(one == marker or one.startswith(marker + b"/") for one in words):
                 pids.add(int(name))
     return pids
 
@@ -123,7 +104,6 @@ def _send(number: signal.Signals, pids: Iterable[int]) -> None:
 
 
 def _stop(folder: str, without: set[int]) -> set[int]:
-    """Stop processes: what is stopped starts no others."""
     stopped = set[int]()
     while new := processes_of(folder) - without - stopped:
         _send(signal.SIGSTOP, new)
@@ -144,16 +124,10 @@ def kill_processes(folder: str) -> int:
 
 
 class Killer:
-    """Kills all processes of an attempt when this one has come to the chosen point.
-
-    Which step that is depends on where the attempt continues, and only the audit knows all steps
-    before. So the process of rank 0 shows its first line, and waits for the answer: ``after`` so
-    many steps and ``delay_s``, but at the latest when ``limit`` steps are made; or, on any rank, in
-    a write after so many steps and ``skip`` other writes.
-    """
+    """Kills all processes of an attempt when this one has come to the audit's point."""
 
     def __init__(self, folder: str, kind: str) -> None:
-        """``kind``: the lines counted here, ``step`` or ``samples``; others are not."""
+        """``kind``: the lines counted here, ``step`` or ``samples``."""
         self._folder = folder
         self._answer = os.path.join(folder, POINT)
         asked = os.environ.get(KILL)
@@ -163,7 +137,6 @@ class Killer:
         self._delayed = False
 
     def begin(self, row: dict[str, Any]) -> None:
-        """The first line of this process: ask where to kill."""
         if not self._active or self._point is not None or rank():
             return
         try:
@@ -176,26 +149,20 @@ class Killer:
             time.sleep(_POLL_S)
 
     def _read(self) -> bool:
-        """Read the answer, if it is there."""
         if self._point is None and os.path.exists(self._answer):
             with open(self._answer, encoding="utf-8") as file:
                 self._point = json.load(file)
         return self._point is not None
 
     def kills_write(self, steps: int) -> bool:
-        """So many steps are made, and a write begins: whether to kill in it."""
-        if (
-            not self._in_write
-            or not self._read()
-            or self._point is None
-            or steps < self._point["after"]
-        ):
+        if not self._in_write or not self._read():
+            return False
+        if self._point is None or steps < self._point["after"]:
             return False
         self._point["skip"] -= 1
         return bool(self._point["skip"] < 0)
 
     def check(self, steps: int) -> None:
-        """So many steps are made: kill if that is the point."""
         point = self._point
         if self._in_write or point is None or steps < point["after"]:
             return
@@ -208,14 +175,10 @@ class Killer:
             timer.start()
 
     def kill(self, file: str = "") -> None:
-        """Kill all processes of the attempt, this one last. ``file``: being written."""
         try:
             # Only one may: two that stop each other would wait for ever.
-            os.close(
-                os.open(
-                    os.path.join(self._folder, _CLAIM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
-                )
-            )
+            with open(os.path.join(self._folder, _CLAIM), "x", encoding="utf-8"):
+                pass
             write_whole(os.path.join(self._folder, KILLED), {"file": file})
         except FileExistsError:
             pass
@@ -230,7 +193,7 @@ class Killer:
 
 
 class Probe:
-    """Of one process."""
+    """Logs what one process does."""
 
     def __init__(self, folder: str) -> None:
         self._log = Log(folder, "steps")
@@ -239,8 +202,6 @@ class Probe:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._modules: dict[str, list[weakref.ref[Any]]] = {}
         self._started: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    # --- steps ------------------------------------------------------------------------------------
 
     def watch_optimizers(self, module: Any) -> None:
         module.register_optimizer_step_pre_hook(
@@ -262,11 +223,8 @@ class Probe:
         if optimizer in self._started:
             return
         self._started.add(optimizer)
-        facts = {
-            "kind": "start",
-            "key": self._name(optimizer),
-            "params": digest(_parameters(optimizer)),
-        }
+        facts = {"kind": "start", "key": self._name(optimizer)}
+        facts["params"] = digest(_parameters(optimizer))
         row = {**facts, "state": _state(optimizer), "n": self._steps}
         self._log.add(row)
         self._killer.begin(row)
@@ -313,28 +271,26 @@ class Probe:
         seen = set[int]()
         for root in filter(None, (ref() for ref in self._modules[key])):
             for module in root.modules():
-                if id(module) not in seen:
-                    seen.add(id(module))
-                    kept = (
-                        k for k in module._buffers if k not in module._non_persistent_buffers_set
-                    )
-                    yield from (
-                        module._buffers[name] for name in kept if module._buffers[name] is not None
-                    )
-
-    # --- writes -----------------------------------------------------------------------------------
+                if id(module) in seen:
+                    continue
+                seen.add(id(module))
+                for name, value in module._buffers.items():
+                    if value is not None and name not in module._non_persistent_buffers_set:
+                        yield value
 
     def watch_torch_save(self, module: Any) -> None:
         original = module.save
 
+        @functools.wraps(original)
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
             return self._write(f, lambda target: original(obj, target, *args, **options))
 
-        module.save = _with_metadata(save, original)
+        module.save = save
 
     def watch_safetensors(self, module: Any) -> None:
         original = module.save_file
 
+        @functools.wraps(original)
         def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
             def write(target: Any) -> Any:
                 if target is filename:
@@ -343,15 +299,14 @@ class Probe:
 
             return self._write(filename, write)
 
-        module.save_file = _with_metadata(save_file, original)
+        module.save_file = save_file
 
     def _write(self, target: Any, write: Callable[[Any], Any]) -> Any:
         """Log a write, and do it; the one in which the script is to be killed ends half done."""
         is_path = isinstance(target, (str, os.PathLike))
+        file = type(target).__name__
         if is_path:
             file = os.fsdecode(target)
-        else:
-            file = type(target).__name__
         self._log.add({"kind": "write", "file": file, "n": self._steps})
         if not self._killer.kills_write(self._steps):
             return write(target)
@@ -368,14 +323,6 @@ class Probe:
         return None
 
 
-def _with_metadata(
-    function: Callable[..., Any], original: Callable[..., Any]
-) -> Callable[..., Any]:
-    for name in ("__doc__", "__module__", "__qualname__", "__name__"):
-        setattr(function, name, getattr(original, name))
-    return function
-
-
 def _parameters(optimizer: Any) -> Iterator[Any]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
@@ -386,10 +333,9 @@ def digest(tensors: Iterable[Any]) -> str:
 
     hashed = hashlib.sha256()
     for tensor in tensors:
+        here = tensor
         if hasattr(tensor, "to_local"):
             here = tensor.to_local()
-        else:
-            here = tensor
         hashed.update(f"{here.dtype} {tuple(here.shape)};".encode())
         hashed.update(here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return hashed.hexdigest()
@@ -414,7 +360,6 @@ def _state(optimizer: Any) -> str:
 
 
 def _numbers(group: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a group of parameters, such as the learning rate."""
     settings: dict[str, Any] = {}
     for name, value in group.items():
         if hasattr(value, "item") and name != "params" and value.numel() == 1:
@@ -427,7 +372,6 @@ def _numbers(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _random_states() -> dict[str, str]:
-    """Digests of the random states after a step. Reading them changes nothing."""
     import torch
 
     digests = {"torch": digest([torch.get_rng_state()]), "python": _short(repr(random.getstate()))}
@@ -449,29 +393,68 @@ def _roots(parameters: Sequence[Any]) -> list[Any]:
 
     indices = {id(parameter): index for index, parameter in enumerate(parameters)}
     # By type(), not isinstance(): that would ask lazy modules and dead proxies for their class.
-    modules = [
-        one
-        for one in gc.get_objects()
-        if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)
-    ]
+    objects = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module))
+    modules = [one for one in objects if "_modules" in vars(one)]
     inner = {id(child) for one in modules for child in one._modules.values()}
     roots: list[tuple[int, Any]] = []
     for one in modules:
         if id(one) not in inner:
-            first = min(
-                (indices[id(p)] for p in one.parameters() if id(p) in indices), default=None
-            )
-            if first is not None:
-                roots.append((first, one))
+            own = [indices[id(p)] for p in one.parameters() if id(p) in indices]
+            if own:
+                roots.append((min(own), one))
     return [one for _, one in sorted(roots, key=lambda pair: pair[0])]
 
 
-# --- at the start of a process --------------------------------------------------------------------
+class SampleLog:
+    """Logs samples and losses of a training for ``deepvm audit``; else does nothing.
+
+    Call :meth:`step` on each rank after ``optimizer.step()``, and before a checkpoint that holds
+    the step::
+
+        log = SampleLog()
+        for ids, inputs, targets in loader:
+            ...
+            optimizer.step()
+            log.step(global_step, ids, loss, epoch=epoch)
+            global_step += 1
+    """
+
+    def __init__(self) -> None:
+        folder = os.environ.get(LOG, "")
+        self._log = Log(folder, "samples") if folder else None
+        self._killer = Killer(folder, "samples")
+        self._steps = 0
+
+    def step(self, global_step: int, ids: Iterable[Any], loss: Any = None, epoch: int = 0) -> None:
+        """A step was trained.
+
+        Args:
+            global_step: its number, counted over all epochs and restarts.
+            ids: of this rank's samples: numbers or texts, as a list, an array or a tensor.
+            loss: a number or a tensor of one; compared to the last bit when the step is done again.
+            epoch: in which each sample belongs once; without it, all steps count as one.
+        """
+        if self._log is None:
+            return
+        if hasattr(ids, "tolist"):
+            ids = ids.tolist()
+        # Float() of a tensor with a gradient warns
+        value = loss.item() if hasattr(loss, "item") else loss
+        loss_hex = None if value is None else float(value).hex()
+        row = {
+            "kind": "samples",
+            "global_step": int(global_step),
+            "epoch": int(epoch),
+            "sample_ids": [str(one) for one in ids],
+            "loss_hex": loss_hex,
+        }
+        self._log.add(row)
+        self._steps += 1
+        self._killer.begin(row)
+        self._killer.check(self._steps)
 
 
 class _AfterImport:
-    """Does something with a module when it has been imported."""
-
     def __init__(self, then: dict[str, Callable[[Any], None]]) -> None:
         self._then = then
 
@@ -494,11 +477,7 @@ class _AfterImport:
 
 
 def install(own_folder: str) -> None:
-    """Begin, if this process is of an audit; and run the ``sitecustomize`` that this one hides.
-
-    Args:
-        own_folder: where the ``sitecustomize.py`` lies that calls this.
-    """
+    """Start, if this process is of an audit; and run the ``sitecustomize`` that this one hides."""
     own = os.path.realpath(own_folder)
     others = [one for one in sys.path if os.path.realpath(one or ".") != own]
     if os.environ.get(LOG):

@@ -1,36 +1,27 @@
 """The gates of an audit: what each asks, and the answer from what runs have logged."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
+from deepvm.core.json_types import JsonObject as Row
+from deepvm.core.spelling import listed
 from deepvm.lab import verdict
-from deepvm.lab.certify.attempt import Attempt
+from deepvm.lab.certify.attempt import Attempt, AttemptLog
 from deepvm.lab.certify.history import History, cause, final_values, seeded, values
-from deepvm.lab.certify.logs import AttemptLog, Row
-from deepvm.lab.verdict import Gate, NotJudgedError
+from deepvm.lab.verdict import Gate, NotJudgedError, Problems
 
-_MAX_NAMES = 3
 _SEED = "seed what is random"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A script from its first start to its end.
-
-    Attributes:
-        final: digest of the file of final parameters, empty where there is none; if it cannot be
-            read, why.
-        history: of a run that was killed.
-    """
+    """A script from its first start to its end."""
 
     attempts: Sequence[Attempt]
-    final: str = ""
-    history: History | None = None
+    final: str = ""  # digest of the file of final parameters, if any; or why it cannot be read
+    history: History | None = None  # of a run that was killed
 
     @property
     def ended(self) -> bool:
@@ -53,14 +44,13 @@ class Evidence:
 
     @property
     def ended(self) -> list[tuple[Run, History]]:
-        """Killed runs that came to their end. Raises NotJudgedError: there are none."""
         runs = [(run, run.history) for run in self.killed if run.ended and run.history is not None]
         if not runs:
             raise NotJudgedError("the script did not come to its end")
         return runs
 
 
-def _repeats(evidence: Evidence) -> Iterator[str]:
+def _repeats(evidence: Evidence) -> Problems:
     """Two undisturbed runs agree bit for bit: else a difference says nothing about resuming."""
     ours = evidence.reference
     theirs = evidence.second.attempts[0].logged
@@ -84,8 +74,7 @@ def _all_samples(logged: AttemptLog) -> list[tuple[int, int, int, list[str]]]:
     return sorted((rank, row["global_step"], row["epoch"], row["sample_ids"]) for rank, row in rows)
 
 
-def _ends(evidence: Evidence) -> Iterator[str]:
-    """The script reaches its end after each kill, without help."""
+def _ends(evidence: Evidence) -> Problems:
     for run in evidence.killed:
         last = run.attempts[-1]
         after = ""
@@ -102,7 +91,7 @@ def _ends(evidence: Evidence) -> Iterator[str]:
             yield f"{failed}:\n{last.last_lines}"
 
 
-def _kills(evidence: Evidence) -> Iterator[str]:
+def _kills(evidence: Evidence) -> Problems:
     """All kills that were planned hit a training that had made steps, and left no process."""
     if evidence.ended and evidence.hits < evidence.planned:
         hit = f"{evidence.hits} of {evidence.planned} kills hit the training"
@@ -112,7 +101,7 @@ def _kills(evidence: Evidence) -> Iterator[str]:
         yield f"{left} processes could not be killed"
 
 
-def _resumed(evidence: Evidence) -> Iterator[str]:
+def _resumed(evidence: Evidence) -> Problems:
     """Some attempt resumed from a checkpoint; a restart from 0 may end right all the same."""
     histories = [run.history for run in evidence.killed if run.history is not None]
     later = [one for history in histories for one in history.placed[1:]]
@@ -126,8 +115,7 @@ def _resumed(evidence: Evidence) -> Iterator[str]:
         yield f"each attempt started anew, from step 0{first}"
 
 
-def _parameters(evidence: Evidence) -> Iterator[str]:
-    """Final parameters and buffers are those of the undisturbed run, bit for bit."""
+def _parameters(evidence: Evidence) -> Problems:
     for run, history in evidence.ended:
         if final_values(run.attempts) != final_values(evidence.first.attempts):
             yield history.first_difference() or "they differ on another rank than the first"
@@ -136,7 +124,7 @@ def _parameters(evidence: Evidence) -> Iterator[str]:
             yield f"the file of final parameters differs{reason}"
 
 
-def _samples(evidence: Evidence) -> Iterator[str]:
+def _samples(evidence: Evidence) -> Problems:
     """Each epoch had the undisturbed run's samples, equally often, not counting lost ones."""
     if not evidence.reference.samples:
         raise NotJudgedError("the script logs no samples; see deepvm.lab.SampleLog")
@@ -149,19 +137,14 @@ def _samples(evidence: Evidence) -> Iterator[str]:
             parts = []
             for ids, problem in ((theirs - ours, "missing"), (ours - theirs, "too many")):
                 if ids:
-                    parts.append(f"{len(ids)} are {problem} ({_some_ids(ids)})")
+                    names = listed(sorted(ids, key=lambda name: (len(name), name)), 3)
+                    parts.append(f"{len(ids)} are {problem} ({names})")
             if parts:
                 yield f"epoch {epoch}: of the ids of its samples, {' and '.join(parts)}"
 
 
 def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[int, Counter[str]]:
-    """Samples that the final parameters have seen, by epoch.
-
-    ``resumed``: the step that each attempt has gone on from.
-
-    What an attempt did after the step that the next one went on from is lost, whether it was done
-    again or not. Of what was done again, the last attempt counts.
-    """
+    """Samples that the final parameters have seen; ``resumed``: what was done after it is lost."""
     owners: dict[tuple[int, int], tuple[int, Row]] = {}
     for attempt, begin in zip(attempts, resumed, strict=True):
         if begin is not None:
@@ -169,11 +152,8 @@ def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[
         for rank, rows in attempt.logged.samples.items():
             times = [row["time"] for row in attempt.logged.steps.get(rank, rows)]
             for row in rows:
-                # Where an attempt has gone on from is unknown, none of its steps is known to be
-                # lost
-                if begin is None:
-                    step = 0
-                else:
+                step = 0  # none is known to be lost
+                if begin is not None:
                     step = begin + bisect(times, row["time"])
                 owners[row["global_step"], rank] = step, row
     epochs: dict[int, Counter[str]] = {}
@@ -182,14 +162,7 @@ def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[
     return epochs
 
 
-def _some_ids(samples: Counter[str]) -> str:
-    names = sorted(samples, key=lambda name: (len(name), name))
-    more = ["..."] if len(names) > _MAX_NAMES else []
-    return ", ".join([*islice(names, _MAX_NAMES), *more])
-
-
-def _replays(evidence: Evidence) -> Iterator[str]:
-    """A step that was done again had the same samples and, to the last bit, the same loss."""
+def _replays(evidence: Evidence) -> Problems:
     if not evidence.reference.samples:
         raise NotJudgedError("for the same reason")
     again = 0
@@ -206,7 +179,8 @@ def _replays(evidence: Evidence) -> Iterator[str]:
         raise NotJudgedError("no step was done again")
 
 
-GATES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
+# By name, in the order of the table: what is wrong, nothing if the gate is passed
+GATES: Mapping[str, Callable[[Evidence], Problems]] = {
     "repeats": _repeats,
     "ends": _ends,
     "kills": _kills,
@@ -215,7 +189,6 @@ GATES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
     "samples": _samples,
     "replays": _replays,
 }
-"""By name, in the order of the table: what is wrong, nothing if the gate is passed."""
 
 
 def judge(evidence: Evidence) -> list[Gate]:

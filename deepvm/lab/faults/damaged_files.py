@@ -1,7 +1,5 @@
 """The machine fails, and the newest checkpoint is damaged: cut off, or with another bit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,6 @@ class _Damaged(Fault):
     options = frozenset()
 
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
-        """Kill all processes, then damage the largest file of the newest checkpoint."""
         attempt.kill_all()
         files = [path for path in newest_checkpoint(attempt.folder) if path.stat().st_size]
         if files:
@@ -23,7 +20,6 @@ class _Damaged(Fault):
             attempt.broken.append(str(largest.relative_to(attempt.folder)))
 
     def damage(self, path: Path) -> None:
-        """Change a file."""
         raise NotImplementedError
 
 
@@ -61,7 +57,6 @@ def newest_checkpoint(folder: Path) -> Sequence[Path]:
 
 
 def _number(path: Path) -> int:
-    """The first number in a name; -1 without one."""
     digits = re.search(r"\d+", path.name)
     if digits:
         return int(digits[0])

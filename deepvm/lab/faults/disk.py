@@ -1,12 +1,4 @@
-"""A disk that misbehaves, put between a worker and its checkpoints.
-
-The functions of ``os`` by which Python programs write are replaced in the worker's process, for
-files below one folder. Python's own file objects do not call them, so those that are opened there
-for writing bytes are replaced by ones that do. What a program written in C writes by itself, or
-through a mapping, is not met with.
-"""
-
-from __future__ import annotations
+"""A disk that misbehaves: functions that write are replaced, for files below one folder."""
 
 import builtins
 import errno
@@ -17,50 +9,29 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.faults.fault import DiskFault, FaultSchedule
+from deepvm.lab.faults.fault import DiskFault
 
-_SMALL = 512
-"""Writes below, and files, are notes, not checkpoints."""
+_SMALL = 512  # Writes below, and files, are notes, not checkpoints
 _WRITING = ("wb", "bw", "xb", "bx", "ab", "ba")
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How a disk misbehaves.
+    """How a disk misbehaves."""
 
-    Attributes:
-        eio: the share of writes and fsyncs that fail. enospc: the share of writes that find no
-            room. mbps: how many MB it takes in a second, None for as many as it can. seed: of what
-            is random. first: the first one fails for sure, so that no run is without.
-    """
-
-    eio: float = 0.0
-    enospc: float = 0.0
-    mbps: float | None = None
+    eio: float = 0.0  # share of writes and fsyncs that fail
+    enospc: float = 0.0  # share of writes that find no room
+    mbps: float | None = None  # MB/s that it takes
     seed: int = 0
-    first: bool = False
-
-
-def combined(faults: Sequence[Faults]) -> Faults:
-    """One disk that misbehaves in all of these ways."""
-    speeds = [one.mbps for one in faults if one.mbps is not None]
-    return Faults(
-        eio=max((one.eio for one in faults), default=0.0),
-        enospc=max((one.enospc for one in faults), default=0.0),
-        mbps=min(speeds, default=None),
-        seed=next((one.seed for one in faults), 0),
-        first=any(one.first for one in faults),
-    )
+    first: bool = False  # the first one fails for sure, so that no run is without
 
 
 class _Raw(io.FileIO):
-    """A file that is written by the functions of ``os``."""
-
     def write(self, data: Any) -> int:
         return os.write(self.fileno(), data)
 
@@ -69,7 +40,6 @@ class FaultyDisk:
     """The disk of one worker."""
 
     def __init__(self, folder: Path, faults: Faults, note: Callable[..., None]) -> None:
-        """``note`` is called for each injected error and each slowed write."""
         self._folder = os.path.realpath(folder)
         self._faults = faults
         self._note = note
@@ -81,7 +51,6 @@ class FaultyDisk:
         }
 
     def kill_at_next_write(self, key: str) -> None:
-        """Exit in the middle of the next write of a checkpoint, as the failure ``key``."""
         self._kill = self._kill or key
 
     def install(self) -> None:
@@ -89,8 +58,7 @@ class FaultyDisk:
             setattr(os, name, self._writing(getattr(os, name)))
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._syncing(getattr(os, name)))
-        opened = self._opening(io.open)
-        io.open = builtins.open = opened
+        io.open = builtins.open = self._opening(io.open)
 
     def _writing(self, real: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(real)
@@ -153,30 +121,17 @@ class FaultyDisk:
 class FailingDisk(DiskFault):
     """A share of writes and fsyncs fails with EIO, the first for sure: data may be missing."""
 
-    options = frozenset({"share", "seed"})
-
-    def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
+    setting = "eio"
 
 
 class FullDisk(DiskFault):
     """A share of all writes, the first one for sure, finds no room left (ENOSPC)."""
 
-    options = frozenset({"share", "seed"})
-
-    def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
+    setting = "enospc"
 
 
 class SlowDisk(DiskFault):
     """The disk takes so many MB in a second."""
 
     options = frozenset({"mbps"})
-
-    def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        return Faults(mbps=when.mbps, seed=seed)
-
-
-def _mixed(when: FaultSchedule, seed: int) -> int:
-    """Other draws for another seed of the matrix."""
-    return seed + 1_000_003 * when.seed
+    setting = "mbps"

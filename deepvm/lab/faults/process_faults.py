@@ -1,34 +1,27 @@
-"""Faults that come from outside: signals to processes, and a memory node that is lost."""
-
-from __future__ import annotations
+"""Faults that come from outside: signals to processes, lost memory nodes and machines."""
 
 import signal
 
 from deepvm.errors import RequestError
-from deepvm.io.process_tree import send_signal
-from deepvm.lab.faults.fault import Disk, Fault, FaultInjection, FaultTarget, Moment
+from deepvm.io.processes import send_signal
+from deepvm.lab.faults.fault import Disk, Fault, FaultInjection, FaultTarget, MachineFault, Moment
 
 
 class Kill(Fault):
-    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer.
-
-    It strikes on progress that was logged: by the clock it would hit the start, and prove nothing.
-    """
+    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer."""
 
     options = frozenset({"rank", "target"})
 
     def moment_of(self, strike: FaultInjection) -> Moment | None:
-        """Only the writer itself knows when it is in mid-write."""
+        # Only the writer itself knows when it is in mid-write
         if strike.target == "write":
             return Moment.BOUNDARY
         return None
 
     def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
-        """End the process in the middle of its next write of a checkpoint."""
         disk.kill_at_next_write(strike.key)
 
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
-        """Kill. Raises RequestError: the launcher has no process of its own to be killed."""
         if strike.target == "machine":
             attempt.kill_all()
         elif strike.target == "worker":
@@ -48,7 +41,6 @@ class Stop(Fault):
     seconds = 1.0
 
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
-        """Stop it, and let it continue after a while, in which it may be taken for dead."""
         process = [attempt.workers()[strike.rank]]
         send_signal(signal.SIGSTOP, process)
         attempt.later(strike.seconds, lambda: send_signal(signal.SIGCONT, process))
@@ -62,5 +54,42 @@ class LostNode(Fault):
     seconds = 0.5
 
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
-        """Kill it; the next one comes after ``seconds``."""
         attempt.restart_node(strike.seconds)
+
+
+class LostMachine(MachineFault):
+    """A rank's machine ends at once; the orchestrator continues without it, then replaces it."""
+
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
+        attempt.preempt(None)
+
+
+class Notice(MachineFault):
+    """A rank's machine has ``seconds`` left: strategies that can save lose no step."""
+
+    options = frozenset({"rank", "seconds"})
+    seconds = 10.0
+    announced = True
+
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
+        attempt.preempt(strike.seconds)
+
+
+class Rebalance(MachineFault):
+    """The cloud recommends leaving a machine: all ranks save, and training continues."""
+
+    ends = False
+
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
+        attempt.recommend()
+
+
+class LostController(MachineFault):
+    """The job's controller is killed: training continues, the next starts after ``seconds``."""
+
+    ends = False
+    options = frozenset({"seconds"})
+    seconds = 1.0
+
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
+        attempt.restart_controller(strike.seconds)

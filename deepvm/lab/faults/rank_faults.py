@@ -1,7 +1,5 @@
 """Faults that a rank meets in its own process: it exits, crashes, raises or hangs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource
@@ -29,7 +27,6 @@ class Segfault(Fault):
     moment = Moment.REDUCING
 
     def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
-        """Torch's or Python's own handler of the signal is put aside, and no core is dumped."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         ctypes.string_at(0)

@@ -1,7 +1,5 @@
 """Ranks forked from a process that has loaded torch: a group of two meets within 0.05 s."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import multiprocessing
@@ -16,25 +14,20 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from deepvm.io.process_tree import follow_parent
+from deepvm.io.processes import follow_parent
+from deepvm.lab.registry import STRATEGIES
 from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.supervisor import RankLauncher
-from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 _GONE_S = 10.0
 _LOOK_S = 0.002
+# multiprocessing polls all children on each start: a concurrent poll reads 255
 _ONE = threading.Lock()
-"""multiprocessing polls all children on each start: a concurrent poll reads 255."""
 _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 
 
 class Forkserver(RankLauncher):
-    """One server for all attempts of this process.
-
-    Ranks are children of the server, which ends with this process, but not before they do: each has
-    the server's pipe to this process, for children of its own. So they follow another pipe, whose
-    end is here and nowhere else.
-    """
+    """One server for all attempts; ranks follow a pipe whose other end is here and nowhere else."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -45,7 +38,6 @@ class Forkserver(RankLauncher):
         self._followed, self._alive = self._context.Pipe(duplex=False)
 
     def ready(self) -> None:
-        """Have the server load torch, which takes seconds."""
         with _ONE:
             if not self._ready:
                 _serve()
@@ -110,7 +102,7 @@ def _nothing() -> None:
 
 
 def _follow(pipe: Connection) -> None:
-    """Be killed when the other end of a pipe is closed, no matter what this process does then."""
+    """Be killed when the other end of a pipe is closed."""
     # Else only one rank gets it
     own = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
@@ -121,7 +113,6 @@ def _follow(pipe: Connection) -> None:
 
 
 def _work(followed: Connection, order: str, log: str, rank: int, world: int, port: int) -> None:
-    """A rank: it ends with the process that has asked for it, and says what happens into a file."""
     follow_parent(os.getppid(), signal.SIGKILL)
     _follow(followed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it

@@ -1,18 +1,16 @@
 """The launchers by their names in matrix files: a new one is a file here and a line below."""
 
-from __future__ import annotations
-
 import pkgutil
 from typing import cast
 
 from deepvm.lab.running.launcher import Launcher
 
+# Name -> ``module:class``, imported when first used
 LAUNCHERS = {
     "forkserver": "deepvm.lab.launchers.forkserver:Forkserver",
     "torchrun": "deepvm.lab.launchers.torchrun:Torchrun",
     "deepvm-run": "deepvm.lab.launchers.deepvm_run:DeepvmRun",
 }
-"""Name -> ``module:class``, imported when first used."""
 
 
 def find_launcher(name: str) -> type[Launcher]:

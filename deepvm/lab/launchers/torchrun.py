@@ -1,7 +1,5 @@
 """Ranks started by torchrun, as in most setups: 4 to 7 s, with an agent that can be killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -9,18 +7,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from deepvm.io.process_tree import descendants, follow_parent, is_alive, send_signal
+from deepvm.core.json_types import JsonDict
+from deepvm.io.processes import descendants, follow_parent, is_alive, send_signal
 from deepvm.lab.records import events_of, rows_in
-from deepvm.lab.running.launcher import Attempt
+from deepvm.lab.running.launcher import Attempt, Order
 from deepvm.lab.running.supervisor import RankLauncher
-from deepvm.lab.training.order import Order
 
 _PAUSE_S = 0.01
 _GONE_S = 10.0
+# Where workers read the agent's pid: a late one would only see the process that adopted it
 _AGENT = "LAB_AGENT"
-"""Where workers read the agent's pid: a late one would only see the process that adopted it."""
 
 
 class Torchrun(RankLauncher):
@@ -57,7 +54,7 @@ class _Launched(Attempt):
         self._world = world
         self._known: set[int] = set()
 
-    def _events(self, rank: int) -> list[dict[str, Any]]:
+    def _events(self, rank: int) -> list[JsonDict]:
         return rows_in(self._folder, [events_of(rank)], self._attempt)
 
     def exits(self) -> Sequence[int | None]:
@@ -92,14 +89,10 @@ class _Launched(Attempt):
             time.sleep(_PAUSE_S)
 
 
-def _main() -> None:
+if __name__ == "__main__":
     # Else two attempts would run side by side
     follow_parent(int(os.environ[_AGENT]), signal.SIGKILL)
     from deepvm.lab.training import trainer
 
     trainer.main(sys.argv[1])
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main()

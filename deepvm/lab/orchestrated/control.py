@@ -1,13 +1,8 @@
-"""The process that controls a run's job, and its parent, with which the whole job ends.
+"""The process that controls a run's job: ``python -m deepvm.lab.orchestrated.control RUN``.
 
-    python -m deepvm.lab.orchestrated.control RUN
-
-Whoever started it holds the other end of its standard input: at the end of that, also when the lab
-is killed, all that the job has started is killed. ``restart SECONDS`` there kills the controller,
-as a crash would, and starts another.
+At the end of its standard input, also when the lab is killed, all that the job has started is
+killed. ``restart SECONDS`` there kills the controller, as a crash would, and starts another.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -15,25 +10,119 @@ import json
 import logging
 import os
 import select
+import shlex
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import (
+from deepvm.io.processes import (
     become_subreaper,
     descendants,
     end_descendants,
     follow_parent,
     is_alive,
 )
+from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.controller.controller import Controller
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.history.history import History
+from deepvm.jobs.decisions.world import JobState
+from deepvm.jobs.history.history import EventRow, History
+from deepvm.jobs.history.log_files import FOLDER as LOGS
 from deepvm.jobs.jobfile import read_job_file
 from deepvm.jobs.submission import cloud_of, resumed, submit
-from deepvm.lab.orchestrated.job import NAME, JobPlace
+from deepvm.lab.audit.orchestrated import STATE
+from deepvm.lab.running.launcher import Plan
+
+NAME = "lab"
+_TYPE = "g4dn.xlarge"
+_MEMORY_TYPE = "m7g.large"
+_START_S = 180
+_ORPHAN_S = 60
+
+
+@dataclass(frozen=True)
+class JobPlace:
+    """Where the job of a run is."""
+
+    run: Path  # its folder
+
+    @property
+    def state(self) -> Path:
+        return self.run.resolve() / STATE
+
+    @property
+    def file(self) -> Path:
+        return self.state / "job.yaml"
+
+    @property
+    def left(self) -> Path:
+        return self.state / "left.json"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its processes: without the user's jobs, catalogs and settings."""
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+        kinds = ("CACHE", "CONFIG", "DATA", "STATE")
+        variables |= {f"XDG_{kind}_HOME": str(self.state / kind.lower()) for kind in kinds}
+        return variables | {"DEEPVM_DATA_DIR": str(self.state)}
+
+    @property
+    def cloud(self) -> LocalCloud:
+        return LocalCloud(self.state / "jobs")
+
+    @property
+    def logs(self) -> list[Path]:
+        return sorted((self.state / "jobs" / NAME / LOGS).glob("*"))
+
+    def history(self) -> History:
+        return History.reader(self.environ)
+
+    def world(self) -> JobState:
+        with self.history() as history:
+            return history.world(NAME)
+
+    def events(self) -> list[EventRow]:
+        with self.history() as history:
+            return history.events(NAME)
+
+
+def job_document(place: JobPlace, plan: Plan) -> JsonDict:
+    """The job file of a run: a rank per machine, checkpoints in its folder, saves at notices."""
+    config = plan.config
+    count: Any = config["world"]
+    if config["min_world"] not in (None, count):
+        count = {"min": config["min_world"], "max": count}
+    anchor = {"type": _MEMORY_TYPE, "memory": "256MiB"}
+    return {
+        "name": NAME,
+        "train": shlex.join(
+            ["python", "-m", "deepvm.lab.orchestrated.rank", str(place.run.absolute())]
+        ),
+        "env": {"OMP_NUM_THREADS": "1"},
+        "machines": {"type": _TYPE, "count": count},
+        "anchor": anchor if plan.in_memory else "none",
+        "tiers": [(place.run / "checkpoints").absolute().as_uri()],
+        "keep": config["keep"],
+        # The lab's own strategies save every so many steps
+        "save_policy": "thesis",
+        "steps": config["steps"],
+        "cloud": "local",
+        "orphan_after": f"{_ORPHAN_S}s",
+        "start_timeout": f"{_START_S}s",
+        "step_timeout": f"{plan.hang_s:g}s",
+    }
+
+
+def write_job(place: JobPlace, document: JsonObject) -> None:
+    """Write the job file into a new state folder."""
+    place.state.mkdir(mode=0o700)
+    place.file.write_text(json.dumps(document, indent=1), encoding="utf-8")  # YAML, too
+
 
 RESTART = "restart"
 
@@ -43,7 +132,7 @@ _GRACE_S = 1.0
 
 
 def main() -> None:
-    """Keep the job's controller, until the job is over or it is not wanted any more."""
+    """Keep the job's controller running."""
     logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
     # Machines have no parent otherwise, and outlive all that could end them
@@ -58,7 +147,10 @@ def main() -> None:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                controller = _restarted(place, controller, float(line.split()[1]))
+                os.kill(controller, signal.SIGKILL)
+                os.waitpid(controller, 0)
+                time.sleep(float(line.split()[1]))
+                controller = _started(place)
         ended, status = os.waitpid(controller, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
@@ -69,7 +161,7 @@ def main() -> None:
 
 
 def note_left(place: JobPlace) -> None:
-    """Write down what lives although the job is over: its controller was to end all of it."""
+    """Write down what lives although the job is over."""
     until = time.monotonic() + _GRACE_S
     while (left := _living()) and time.monotonic() < until:
         time.sleep(_LOOK_S)
@@ -83,15 +175,7 @@ def _living() -> list[int]:
     return sorted(pid for pid in descendants(os.getpid()) if is_alive(pid))
 
 
-def _restarted(place: JobPlace, controller: int, down_s: float) -> int:
-    os.kill(controller, signal.SIGKILL)
-    os.waitpid(controller, 0)
-    time.sleep(down_s)
-    return _started(place)
-
-
 def _started(place: JobPlace) -> int:
-    """Fork a controller, which ends with this process."""
     above = os.getpid()
     controller = os.fork()
     if controller:
@@ -111,7 +195,6 @@ def _started(place: JobPlace) -> int:
 
 
 def _control(place: JobPlace) -> int:
-    """Be the controller of the job, new or known, to its end; 0 if it has trained to its end."""
     with History.open() as history:
         known = history.job(NAME)
         if known is None:

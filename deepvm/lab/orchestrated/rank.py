@@ -1,9 +1,4 @@
-"""A job's process on each machine: a rank of the lab's trainer; attempts are generations.
-
-python -m deepvm.lab.orchestrated.rank RUN
-"""
-
-from __future__ import annotations
+"""A job's process on each machine: ``python -m deepvm.lab.orchestrated.rank RUN``."""
 
 import os
 import sys
@@ -11,24 +6,22 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH
 from deepvm.lab.faults.fault import STRUCK
 from deepvm.lab.records import Events, rows_in
-from deepvm.lab.training.order import Order
+from deepvm.lab.running.launcher import Order
+from deepvm.lab.training.datasets import Batch
 from deepvm.lab.training.trainer import Trainer, exit_record
 
-PLACED = "placed"
-"""The event that says on which machine a rank is."""
+PLACED = "placed"  # The event that says on which machine a rank is
 MIN_STEP_S = 0.01
 
 
 class PacedTrainer(Trainer):
     """Steps take a minimum time: tiny models need a millisecond, notices are polled per second."""
 
-    def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
+    def _step(self, step: int, loader: Iterator[Batch]) -> None:
         ends = time.monotonic() + MIN_STEP_S
         super()._step(step, loader)
         time.sleep(max(ends - time.monotonic(), 0.0))
@@ -48,8 +41,7 @@ def main() -> None:
     run = Path(sys.argv[1])
     rank = int(os.environ["RANK"])
     order = order_of(run, os.environ)
-    machine = Path(os.environ[AGENT]).parent.name
-    Events(run, rank, order.attempt).note(PLACED, machine=machine)
+    Events(run, rank, order.attempt).note(PLACED, machine=Path(os.environ[AGENT]).parent.name)
     with exit_record(order, rank):
         PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
     # Threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)

@@ -1,43 +1,40 @@
-"""One run through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7).
-
-Each start has a number, the attempt. What an older attempt writes is refused by the strategies, so
-a process that was thought dead changes nothing. Failures from outside strike on progress that a
-rank has logged.
-"""
-
-from __future__ import annotations
+"""One run through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7)."""
 
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from deepvm.io.free_port import free_port
-from deepvm.lab.faults.fault import STRUCK, FaultInjection, FaultTarget
-from deepvm.lab.faults.fault_registry import find_fault
-from deepvm.lab.records import events_of, last_lines, rows_in, steps_of
-from deepvm.lab.running.launcher import Attempt, Launcher
-from deepvm.lab.running.plan import Plan, from_outside
-from deepvm.lab.running.progress import Later, StepLog
-from deepvm.lab.running.recovery import Recoveries, event_facts, write_supervisor
-from deepvm.lab.training.order import Order
+from deepvm.core.json_types import JsonDict
+from deepvm.io.host_info import free_port
+from deepvm.io.processes import last_lines
+from deepvm.lab.faults.fault import STRUCK, Delay, FaultInjection, FaultTarget
+from deepvm.lab.records import events_of, rows_in, steps_of
+from deepvm.lab.registry import find_fault
+from deepvm.lab.running.launcher import (
+    Attempt,
+    Later,
+    Launcher,
+    Order,
+    Plan,
+    Recoveries,
+    StepLog,
+    event_facts,
+    from_outside,
+    write_supervisor,
+)
 from deepvm.profiling.checkpoint.node_process import MemoryNode
 
 _LOG = "workers.log"
 _POLL_S = 0.005
-_START_S = 180.0
-"""For how long ranks may load torch and meet, on a machine that does other things."""
+_START_S = 180.0  # For how long ranks may load torch and meet, on a machine that does other things
 _MAX_UNPLANNED = 2
 _TAIL = 20
-_LATEST = 0.9
-"""Share of its steps within which an attempt meets its random failures."""
-_PORTS = 2
-"""Tries to find a port that stays free until rank 0 listens at it."""
-_TAKEN = b"EADDRINUSE"
-"""In torch's message."""
+_LATEST = 0.9  # Share of its steps within which an attempt meets its random failures
+_PORTS = 2  # Tries to find a port that stays free until rank 0 listens at it
+_TAKEN = b"EADDRINUSE"  # In torch's message
 
 
 class RankLauncher(Launcher):
@@ -58,21 +55,20 @@ class RankLauncher(Launcher):
 
 @dataclass
 class _Watched(FaultTarget):
-    """A running attempt."""
-
-    folder: Path
-    number: int
+    order: Order
     world: int
-    until: int
     ranks: Attempt
     logs: list[StepLog]
     node: MemoryNode | None
-    later: Callable[[float, Callable[[], None]], None]
+    later: Delay
     began: float
     state: str = "running"
     detected: float = 0.0
     struck: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = self.order.folder
 
     def workers(self) -> Sequence[int]:
         return self.ranks.workers()
@@ -89,7 +85,6 @@ class _Watched(FaultTarget):
             self.later(down_s, self.node.start)
 
     def look(self) -> bool:
-        """Whether a rank has logged a step since the last look."""
         return any([log.look() for log in self.logs])
 
     @property
@@ -97,8 +92,8 @@ class _Watched(FaultTarget):
         return all(code is None for code in self.ranks.exits())
 
     @property
-    def events(self) -> list[dict[str, Any]]:
-        return rows_in(self.folder, map(events_of, range(self.world)), self.number)
+    def events(self) -> list[JsonDict]:
+        return rows_in(self.folder, map(events_of, range(self.world)), self.order.attempt)
 
     def ends_as(self, state: str) -> None:
         self.state = state
@@ -106,23 +101,21 @@ class _Watched(FaultTarget):
 
 
 class Supervisor:
-    """Of one run."""
+    """Supervises one run."""
 
     def __init__(
         self, plan: Plan, launcher: RankLauncher, stopping: threading.Event | None = None
     ) -> None:
-        """Start nothing yet; once ``stopping`` is set, the run is given up."""
         self._plan = plan
         self._launcher = launcher
         self._struck: list[str] = []
-        self._attempts: list[dict[str, Any]] = []
+        self._attempts: list[JsonDict] = []
         self._recoveries = Recoveries()
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
         self._given_up: list[_Watched] = []
         self._later = Later(stopping or threading.Event())
 
     def run(self) -> bool:
-        """Run to the end; returns whether it got there. Leaves no process behind."""
         began = time.time()
         unplanned = 0
         state = "running"
@@ -132,10 +125,9 @@ class Supervisor:
             while state == "running":
                 ended = self._attempt()
                 planned = ended["causes"] and ended["causes"] != ["hang"]
+                unplanned += 1
                 if planned or ended["state"] == "completed":
                     unplanned = 0
-                else:
-                    unplanned = unplanned + 1
                 if unplanned >= _MAX_UNPLANNED:
                     state = "failed"
                 if ended["state"] == "completed" and ended["until"] >= self._plan.config["steps"]:
@@ -148,7 +140,7 @@ class Supervisor:
                 self._node.close()
         return state == "completed"
 
-    def _attempt(self) -> dict[str, Any]:
+    def _attempt(self) -> JsonDict:
         while self._node is not None and not self._node.up:  # ranks do not begin without it
             self._later.wait(_POLL_S)
         world, until = self._world()
@@ -156,21 +148,13 @@ class Supervisor:
         order = Order(self._plan.folder, len(self._attempts), self._struck, until, tiers)
         file = order.write()
         for _ in range(_PORTS):
-            printed = _size(order.folder / _LOG)
+            printed = 0
+            if (order.folder / _LOG).exists():
+                printed = (order.folder / _LOG).stat().st_size
             logs = [StepLog(order.folder / steps_of(rank), at_end=True) for rank in range(world)]
             began = time.time()
             ranks = self._launcher.start(file, world, free_port("127.0.0.1"))
-            watched = _Watched(
-                order.folder,
-                order.attempt,
-                world,
-                until,
-                ranks,
-                logs,
-                self._node,
-                self._later.add,
-                began,
-            )
+            watched = _Watched(order, world, ranks, logs, self._node, self._later.add, began)
             try:
                 self._watch(watched)
             except BaseException:
@@ -178,7 +162,8 @@ class Supervisor:
                 raise
             if watched.state != "failed" or not self._port_was_taken(watched, printed):
                 break
-        if self._gives_up(watched):
+        # A mistake on purpose: an attempt that lives is taken for dead
+        if self._makes_orphan and watched.state == "failed":
             self._given_up.append(watched)
         else:
             watched.kill_all()
@@ -196,13 +181,11 @@ class Supervisor:
             file.seek(printed)
             return _TAKEN in file.read()
 
-    def _gives_up(self, watched: _Watched) -> bool:
-        """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
-        orphan = "orphan" in self._plan.config["controls"] and not self._given_up
-        return orphan and watched.state == "failed"
+    @property
+    def _makes_orphan(self) -> bool:
+        return "orphan" in self._plan.config["controls"] and not self._given_up
 
     def _world(self) -> tuple[int, int]:
-        """How many ranks train next, and until which step."""
         worlds = self._plan.config["worlds"]
         steps = self._plan.config["steps"]
         completed = [one["until"] for one in self._attempts if one["state"] == "completed"]
@@ -211,7 +194,6 @@ class Supervisor:
         return world, min([step for step, _ in worlds if step > done], default=steps)
 
     def _watch(self, watched: _Watched) -> None:
-        """Watch an attempt until it ends."""
         moved = time.monotonic()
         limit_s = max(_START_S, self._plan.hang_s)
         planned = [one for one in self._plan.strikes if one.key not in self._struck]
@@ -236,34 +218,33 @@ class Supervisor:
 
     def _strike(self, watched: _Watched, strike: FaultInjection) -> None:
         watched.struck[strike.key] = time.time()
-        if "orphan" in self._plan.config["controls"] and not self._given_up:
+        if self._makes_orphan:
             watched.ends_as("failed")
         else:
             find_fault(strike.fault).strike_from_outside(strike, watched)
 
     def _in_time(self, watched: _Watched, strike: FaultInjection) -> bool:
-        """Wait until a failure is due, at the latest near the end; are ranks still running?"""
+        """Whether ranks still run when a failure is due, at the latest near the end."""
         moment = time.monotonic() + strike.delay_s
         while watched.running:
             watched.look()
             done = watched.logs[strike.rank].done
-            if time.monotonic() >= moment or done >= _LATEST * watched.until:
+            if time.monotonic() >= moment or done >= _LATEST * watched.order.until:
                 return True
             self._later.wait(_POLL_S)
         return False
 
-    def _facts(self, watched: _Watched) -> dict[str, Any]:
-        """What an attempt was, and how long each part of the recovery before it took."""
+    def _facts(self, watched: _Watched) -> JsonDict:
         events = watched.events
         struck = dict(watched.struck)
         struck |= {row["key"]: row["time"] for row in events if row["event"] in STRUCK}
         self._struck += struck
         watched.look()
-        facts: dict[str, Any] = {
-            "attempt": watched.number,
+        facts: JsonDict = {
+            "attempt": watched.order.attempt,
             "world": watched.world,
             "state": watched.state,
-            "until": watched.until,
+            "until": watched.order.until,
             "began": watched.began,
             "detected": watched.detected,
             "exits": list(watched.ranks.exits()),
@@ -273,14 +254,13 @@ class Supervisor:
             "reached_step": max(log.done for log in watched.logs),
             "broken": watched.broken,
         }
-        steps = rows_in(watched.folder, [steps_of(0)], watched.number)
+        steps = rows_in(watched.folder, [steps_of(0)], watched.order.attempt)
         facts |= self._recoveries.parts(facts, events, steps)
         if watched.state == "failed" and not facts["causes"]:
             facts["last_lines"] = last_lines(watched.folder / _LOG, _TAIL)
         return facts
 
     def _causes(self, watched: _Watched, struck: dict[str, float]) -> list[str]:
-        """Failures that have ended an attempt."""
         if watched.state == "completed":
             return []
         causes = [key for key in struck if find_fault(FaultInjection.fault_in(key)).ends]
@@ -290,9 +270,3 @@ class Supervisor:
         lasts_s = {one.key: one.seconds for one in self._plan.strikes if one.seconds}
         ends = {key: at + lasts_s.get(key, 0.0) for key, at in struck.items()}
         return [key for key, end in ends.items() if end > watched.detected] or ["hang"]
-
-
-def _size(path: Path) -> int:
-    if path.exists():
-        return path.stat().st_size
-    return 0

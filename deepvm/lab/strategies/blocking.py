@@ -1,14 +1,11 @@
 """Training waits for each write of a checkpoint (ECRL 4.4): barrier, capture, write, barrier."""
 
-from __future__ import annotations
-
 import io
 import time
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from deepvm.core.json_types import JsonDict
 from deepvm.lab.strategies.checkpoint_files import CheckpointFiles
 from deepvm.lab.strategies.state import GatheredRandomStates, State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
@@ -19,29 +16,26 @@ class BlockingStrategy(Strategy):
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
-        if state.rank:
-            self.files = None
-        else:
+        self.files = None
+        if not state.rank:
             self.files = CheckpointFiles(setting.folder, setting.attempt, setting.keep)
 
     def save(self, step: int) -> None:
-        """Collective."""
         began_s = time.perf_counter()
-        barrier(self.state)
+        self.state.barrier()
         row = CheckpointRow(step)
         captured = self.captured(row)
         if captured is not None and self.files is not None:
             wrote_s = time.perf_counter()
             self.put(row, captured)
             row.foreground_s = time.perf_counter() - wrote_s
-        barrier(self.state)
+        self.state.barrier()
         if captured is not None:
             row.stall_s = time.perf_counter() - began_s
-            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
-            self.setting.record(row)
+            self.saved(row)
 
-    def captured(self, row: CheckpointRow, *, clone: bool = False) -> dict[str, Any] | None:
-        """The state, on rank 0; all ranks send it their random numbers, which ``put`` waits for."""
+    def captured(self, row: CheckpointRow, *, clone: bool = False) -> JsonDict | None:
+        """The state, on rank 0, whose ``put`` waits for all ranks' random numbers."""
         began_s = time.perf_counter()
         randoms = GatheredRandomStates(self.state.rank, self.state.world)
         if self.state.rank:
@@ -50,14 +44,14 @@ class BlockingStrategy(Strategy):
         row.snapshot_s = time.perf_counter() - began_s
         return captured
 
-    def complete(self, captured: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, captured: JsonDict) -> JsonDict:
         randoms = captured["random"].wait()
         return {
             **captured,
             "random": randoms[:1] if "one-rank-random" in self.setting.controls else randoms,
         }
 
-    def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
+    def put(self, row: CheckpointRow, captured: JsonDict) -> None:
         assert self.files is not None
         buffer = io.BytesIO()
         torch.save(self.complete(captured), buffer)
@@ -69,27 +63,17 @@ class BlockingStrategy(Strategy):
         row.error = written.error
 
     def restore(self) -> int:
-        """Rank 0 looks for the newest good one, and tells the others."""
+        newest = None
         if self.files is not None:
-            checkpoint, damaged = self.files.newest()
-        else:
-            checkpoint, damaged = (None, 0)
-        newest: list[Any] = [checkpoint]
-        if self.state.world > 1:
-            dist.broadcast_object_list(newest)
-        if damaged:
-            self.setting.note("damaged", checkpoints=damaged)
-        if newest[0] is None:
+            newest, damaged = self.files.newest()
+            if damaged:
+                self.setting.note("damaged", checkpoints=damaged)
+        newest = self.state.of_first_rank(newest)
+        if newest is None:
             return 0
-        step, data = newest[0]
+        step, data = newest
         self.state.unpack(torch.load(io.BytesIO(data), weights_only=False))
         return int(step)
 
     def close(self) -> None:
         """Nothing is in flight."""
-
-
-def barrier(state: State) -> None:
-    """Wait for all ranks."""
-    if state.world > 1:
-        dist.barrier()

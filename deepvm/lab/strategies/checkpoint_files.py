@@ -1,10 +1,4 @@
-"""Checkpoints in files that appear atomically: write, fsync, rename, then a record (ECRL 4.3).
-
-ECRL has a pointer to the newest one; here each has a record with its checksum, so that an older one
-can be found if the newest is damaged.
-"""
-
-from __future__ import annotations
+"""Checkpoints in files that appear atomically: write, fsync, rename, then a record (ECRL 4.3)."""
 
 import hashlib
 import json
@@ -13,18 +7,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.checkpoint.files.version_dir import EpochFile
 from deepvm.io.atomic_write import write_bytes
 
 _PIECE = 2**20
-MOST_TRIES = 3
-"""Of a write that fails: disks recover, or do not."""
+MOST_TRIES = 3  # Of a write that fails: disks recover, or do not
 _HIDDEN = (".step-*", ".last*")
 
 
 @dataclass(frozen=True)
 class WriteResult:
-    """An attempted write: ``retries`` of it failed first; ``error`` if all of them did."""
+    """An attempted write; ``error``: all tries failed."""
 
     bytes: int
     retries: int
@@ -32,10 +25,10 @@ class WriteResult:
 
 
 class CheckpointFiles:
-    """The folder of one run's checkpoints, as an attempt may write it."""
+    """One run's checkpoints, as an attempt may write them."""
 
     def __init__(self, folder: Path, attempt: int, keep: int) -> None:
-        """Refuse older attempts from now on. Raises CheckpointError: a newer one has started."""
+        """Refuse older attempts from now on. Raises CheckpointError: a newer one exists."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._attempt = attempt
@@ -47,44 +40,32 @@ class CheckpointFiles:
                 path.unlink(missing_ok=True)
 
     def current(self) -> AbstractContextManager[None]:
-        """Make sure that no newer attempt begins in the context.
-
-        Raises CheckpointError: one has started.
-        """
         return self._fence.current(self._attempt)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> WriteResult:
-        """Write a checkpoint, several times if need be.
-
-        ``early``: the record first, which is a mistake.
-
-        Raises:
-            CheckpointError: a newer attempt has started.
-        """
+        """Write it, retrying; ``early``: the record first. Raises CheckpointError."""
         view = memoryview(data)
         error = ""
-        record = {
-            "step": step,
-            "file": self._name(step),
-            "bytes": len(view),
-            "attempt": self._attempt,
-        }
+        name = f"step-{step:09d}"
+        record = {"step": step, "file": name, "bytes": len(view), "attempt": self._attempt}
         record["sha256"] = hashlib.sha256(view).hexdigest()
+        hidden = self._folder / f".{name}.{self._attempt}"
         for number in range(MOST_TRIES):
-            hidden = self._folder / f".{self._name(step)}.{self._attempt}"
             try:
                 if early:
                     self._put(record)
                 _write_durably(hidden, view)
                 with self.current():
-                    os.replace(hidden, self._folder / self._name(step))
+                    os.replace(hidden, self._folder / name)
                     self._put(record)
             except OSError as problem:
                 error = f"{problem.strerror}"
                 continue
             finally:
                 hidden.unlink(missing_ok=True)
-            self._forget()
+            for path in sorted(self._folder.glob("step-*.json"), reverse=True)[self._keep :]:
+                path.unlink(missing_ok=True)
+                path.with_suffix("").unlink(missing_ok=True)
             return WriteResult(len(view), number)
         return WriteResult(0, MOST_TRIES - 1, error)
 
@@ -93,7 +74,7 @@ class CheckpointFiles:
         write_bytes(self._folder / f"{record['file']}.json", json.dumps(record).encode())
 
     def newest(self) -> tuple[tuple[int, bytes] | None, int]:
-        """Steps and bytes of the newest undamaged checkpoint; how many damaged ones are newer."""
+        """(step, bytes) of the newest undamaged checkpoint; how many damaged ones are newer."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         for damaged, path in enumerate(paths):
             try:
@@ -104,15 +85,6 @@ class CheckpointFiles:
             except (OSError, ValueError, KeyError):
                 continue
         return None, len(paths)
-
-    def _forget(self) -> None:
-        for path in sorted(self._folder.glob("step-*.json"), reverse=True)[self._keep :]:
-            path.unlink(missing_ok=True)
-            path.with_suffix("").unlink(missing_ok=True)
-
-    @staticmethod
-    def _name(step: int) -> str:
-        return f"step-{step:09d}"
 
 
 def _write_durably(path: Path, data: memoryview) -> None:

@@ -1,15 +1,13 @@
 """deepvm's :class:`~deepvm.checkpoint.Checkpointer`, to a folder or another machine's memory."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, TextIO
 
 from deepvm.checkpoint.checkpointer import Checkpointer
-from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.files.version_dir import Found, VersionFolder
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 from deepvm.lab.strategies.state import State
@@ -20,7 +18,7 @@ _JOB = "lab"
 
 @contextlib.contextmanager
 def _warnings(note: Callable[..., None]) -> Iterator[None]:
-    """Record and print the library's warnings, such as why it skipped a checkpoint."""
+    """Record the library's warnings, too, such as why it skipped a checkpoint."""
 
     class Noted(logging.StreamHandler[TextIO]):
         def emit(self, record: logging.LogRecord) -> None:
@@ -47,10 +45,9 @@ class Deepvm(Strategy):
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
+        tiers: list[str | Path] = [setting.folder]
         if self.in_memory:
-            tiers: list[str | Path] = [*setting.tiers, setting.folder]
-        else:
-            tiers = [setting.folder]
+            tiers = [*setting.tiers, *tiers]
         self._made = Checkpointer(
             model=state.trained,
             optimizer=state.optimizer,
@@ -64,14 +61,12 @@ class Deepvm(Strategy):
         self._steps: Iterator[int] = iter(())
         self._open: list[Handle] = []
         self._seen = 0
-        self._stalls: dict[int, float] = {}
-        """What has been noted, by version."""
+        self._stalls: dict[int, float] = {}  # What has been noted, by version
 
     def restore(self) -> int:
+        versions: Sequence[Found] = ()
         if not self.state.rank:
             versions = VersionFolder(self.setting.folder).found(_JOB)
-        else:
-            versions = ()
         with _warnings(self.setting.note):
             step = self._made.restore_latest(allow_fresh=True)
             self._steps = self._made.steps()
@@ -90,14 +85,12 @@ class Deepvm(Strategy):
             self._look(in_step=False)
 
     def stepped(self, step: int) -> None:
-        """End the iteration, at which a due checkpoint is taken, and record finished ones."""
         self._look(in_step=True)
         if self._made.version < step:
             next(self._steps, None)
         self._look(in_step=False)
 
     def _look(self, *, in_step: bool) -> None:
-        """Record results since the last look; ``in_step``: the optimizer has stepped since."""
         if self.state.rank:
             return
         for handle in self._made.handles:
@@ -117,25 +110,19 @@ class Deepvm(Strategy):
     def _record_done(self) -> None:
         for handle in [one for one in self._open if one.done]:
             self._open.remove(handle)
-            self._record(handle)
-
-    def _record(self, handle: Handle) -> None:
-        stall_s = self._stalls.pop(handle.version, 0.0)
-        row = CheckpointRow(handle.version, snapshot_s=stall_s, stall_s=stall_s, bytes=handle.size)
-        row.background_s = max(max(handle.times.values(), default=0.0) - stall_s, 0.0)
-        if handle.skipped:
-            row.error = "skipped"
-        else:
-            row.error = "lost" if handle.lost else ""
-        self.setting.record(row)
+            stall_s = self._stalls.pop(handle.version, 0.0)
+            row = CheckpointRow(
+                handle.version, snapshot_s=stall_s, stall_s=stall_s, bytes=handle.size
+            )
+            row.background_s = max(max(handle.times.values(), default=0.0) - stall_s, 0.0)
+            if handle.skipped:
+                row.error = "skipped"
+            elif handle.lost:
+                row.error = "lost"
+            self.setting.record(row)
 
     def close(self) -> None:
-        """Finish what is in flight.
-
-        The caller measures how long training waits for that, and no row has it again.
-
-        A newest checkpoint that is lost is recorded as such: the training has ended nevertheless.
-        """
+        """Finish what is in flight; a newest checkpoint that is lost is recorded as such."""
         self._look(in_step=False)
         try:
             self._made.close()

@@ -1,7 +1,5 @@
 """PyTorch's Distributed Checkpoint, synchronous or asynchronous: each rank writes its part."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
@@ -20,13 +18,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.lab.strategies.blocking import barrier
+from deepvm.checkpoint.files.version_dir import EpochFile
+from deepvm.core.json_types import JsonDict
 from deepvm.lab.strategies.state import State, cloned, random_states, set_random_states
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
+# What DCP raises: its own exception is no Exception (torch 2.13)
 _ERRORS = (Exception, CheckpointException)
-"""What DCP raises: its own exception is no Exception (torch 2.13)."""
 
 
 class Dcp(Strategy):
@@ -45,7 +43,6 @@ class Dcp(Strategy):
                 shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int) -> None:
-        """Collective."""
         row = CheckpointRow(step)
         began_s = time.perf_counter()
         tree = self._tree(step)
@@ -59,12 +56,11 @@ class Dcp(Strategy):
         self.commit(row)
         row.stall_s = time.perf_counter() - began_s
         if not self.state.rank:
-            self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
-            self.setting.record(row)
+            self.saved(row)
 
     def commit(self, row: CheckpointRow) -> None:
         hidden = self._hidden(row.step)
-        target = self._target(row.step)
+        target = self.setting.folder / f"step-{row.step:09d}"
         if self.state.rank:
             return
         if row.error:
@@ -80,7 +76,7 @@ class Dcp(Strategy):
         for old in sorted(self.setting.folder.glob("step-*"), reverse=True)[self.setting.keep :]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def _tree(self, step: int) -> dict[str, Any]:
+    def _tree(self, step: int) -> JsonDict:
         """What is saved: DCP flattens it; each rank has random numbers of its own."""
         model, optimizer = get_state_dict(self.state.module, self.state.optimizer)
         mine = {"random": random_states(), "scheduler": self.state.scheduler.state_dict()}
@@ -89,12 +85,9 @@ class Dcp(Strategy):
         return {**whole, f"rank-{self.state.rank}": {"bytes": _packed(mine)}}
 
     def restore(self) -> int:
-        """The newest that can be read; all ranks try the same ones."""
-        barrier(self.state)
-        names = [sorted((path.name for path in self.setting.folder.glob("step-*")), reverse=True)]
-        if self.state.world > 1:
-            dist.broadcast_object_list(names)
-        for name in names[0]:
+        self.state.barrier()
+        names = sorted((path.name for path in self.setting.folder.glob("step-*")), reverse=True)
+        for name in self.state.of_first_rank(names):
             if self._load(self.setting.folder / name):
                 return int(name.rpartition("-")[2])
             if not self.state.rank:
@@ -136,7 +129,7 @@ class Dcp(Strategy):
             dist.all_gather_object(everywhere, here)
         return all(everywhere)
 
-    def _take(self, tree: dict[str, Any], mine: dict[str, Any]) -> None:
+    def _take(self, tree: JsonDict, mine: JsonDict) -> None:
         whole = {"model_state_dict": tree["model"], "optim_state_dict": tree["optimizer"]}
         set_state_dict(self.state.module, self.state.optimizer, **whole)
         self.state.scheduler.load_state_dict(mine["scheduler"])
@@ -145,9 +138,6 @@ class Dcp(Strategy):
 
     def close(self) -> None:
         """Nothing is in flight."""
-
-    def _target(self, step: int) -> Path:
-        return self.setting.folder / f"step-{step:09d}"
 
     def _hidden(self, step: int) -> Path:
         return self.setting.folder / f".step-{step:09d}.{self.setting.attempt}"
@@ -158,14 +148,12 @@ class DcpAsync(Dcp):
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
+        self._group = None
         if state.world > 1:
             self._group = dist.new_group(backend="gloo")
-        else:
-            self._group = None
         self._flight: tuple[CheckpointRow, Future[Any], float] | None = None
 
     def save(self, step: int) -> None:
-        """Collective."""
         row = CheckpointRow(step)
         began_s = time.perf_counter()
         self._land()
@@ -185,7 +173,7 @@ class DcpAsync(Dcp):
             self._land(stalls=True)
 
     def _land(self, *, stalls: bool = False) -> None:
-        """Wait for the save in flight and publish it; ``stalls``: no other checkpoint counts it."""
+        """Publish the save in flight; ``stalls``: no other checkpoint counts the wait for it."""
         if self._flight is None:
             return
         began_s = time.perf_counter()
@@ -234,7 +222,6 @@ def _owner(folder: Path, rank: int) -> tuple[str, int]:
 
 
 def _short(error: BaseException) -> str:
-    """The cause that DCP has put into its own exception, if it is one."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
     return f"{type(error).__name__}: {error}"[:200]

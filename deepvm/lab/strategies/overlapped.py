@@ -1,14 +1,12 @@
 """A thread writes copies during training (ECRL 4.4): barrier, capture, barrier, enqueue."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import CheckpointError
-from deepvm.lab.strategies.blocking import BlockingStrategy, barrier
+from deepvm.lab.strategies.blocking import BlockingStrategy
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
@@ -18,22 +16,21 @@ class OverlappedStrategy(BlockingStrategy):
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
-        self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
+        self._waiting: queue.Queue[tuple[CheckpointRow, JsonDict] | None] = queue.Queue()
+        # Held while training waits: until it continues, its checkpoint's row is incomplete
         self._waited = threading.Lock()
-        """Held while training waits: until it continues, its checkpoint's row is incomplete."""
         self._room = threading.Semaphore(setting.most_in_flight)
         self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
         self._refused: CheckpointError | None = None
-        self._late: tuple[CheckpointRow, dict[str, Any] | None] | None = None
+        self._late: tuple[CheckpointRow, JsonDict | None] | None = None
         if not state.rank:
             self._thread.start()
 
     def save(self, step: int) -> None:
-        """Collective."""
         if self._refused is not None:
             raise self._refused
         began_s = time.perf_counter()
-        barrier(self.state)
+        self.state.barrier()
         row = CheckpointRow(step)
         captured = self.captured(row, clone=True)
         if "uncloned" in self.setting.controls:
@@ -43,7 +40,7 @@ class OverlappedStrategy(BlockingStrategy):
             copied_s = time.perf_counter()
             self._room.acquire()
             row.backpressure_s = time.perf_counter() - copied_s
-        barrier(self.state)
+        self.state.barrier()
         # After the barrier: while ranks wait, the thread would only compete with them
         with self._waited:
             if captured is not None:
@@ -63,7 +60,7 @@ class OverlappedStrategy(BlockingStrategy):
         if captured is not None:
             self.put(row, {**captured, "optimizer": self.state.optimizer.state_dict()})
             self.setting.record(row)
-        barrier(self.state)
+        self.state.barrier()
 
     def _write_all(self) -> None:
         for row, captured in iter(self._waiting.get, None):

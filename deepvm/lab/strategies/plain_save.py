@@ -1,15 +1,12 @@
 """What most scripts do: rank 0 calls ``torch.save`` to a file and renames it over the last."""
 
-from __future__ import annotations
-
 import os
 import time
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from deepvm.lab.strategies.blocking import BlockingStrategy, barrier
+from deepvm.core.json_types import JsonDict
+from deepvm.lab.strategies.blocking import BlockingStrategy
 from deepvm.lab.strategies.strategy import CheckpointRow
 
 
@@ -26,11 +23,9 @@ class PlainSave(BlockingStrategy):
         self.put(row, {**captured, "step": step})
         row.stall_s = time.perf_counter() - began_s
         row.foreground_s = row.stall_s - row.snapshot_s
-        self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
-        self.setting.record(row)
+        self.saved(row)
 
-    def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
-        """Write it; what fails is given up until the next time."""
+    def put(self, row: CheckpointRow, captured: JsonDict) -> None:
         assert self.files is not None
         hidden = self.setting.folder / f".last.pt.{self.setting.attempt}"
         target = self.setting.folder / "last-1.pt"
@@ -47,19 +42,18 @@ class PlainSave(BlockingStrategy):
             hidden.unlink(missing_ok=True)
 
     def restore(self) -> int:
-        """All ranks read the file; one that cannot be read is none."""
-        barrier(self.state)
+        self.state.barrier()
         target = self.setting.folder / "last-1.pt"
+        saved = None
         try:
-            saved = None
             if target.exists():
                 saved = torch.load(target, weights_only=False)
         except Exception as error:  # torch may raise anything at a damaged file
             self.setting.note("damaged", checkpoints=int(not self.state.rank), why=str(error)[:200])
-            saved = None
-        steps = [0 if saved is None else int(saved["step"])]
-        if self.state.world > 1:
-            dist.broadcast_object_list(steps)
-        if saved is not None and steps[0]:
+        step = 0
+        if saved is not None:
+            step = int(saved["step"])
+        step = int(self.state.of_first_rank(step))
+        if saved is not None and step:
             self.state.unpack(saved)
-        return steps[0]
+        return step

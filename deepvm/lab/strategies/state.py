@@ -1,7 +1,5 @@
 """All state for an exact resume: weights, optimizer, schedule, sampler, random numbers."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from dataclasses import dataclass
@@ -12,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from deepvm.core.json_types import JsonDict
 from deepvm.lab.geometry import ResumableSampler
 
 
-def random_states() -> dict[str, Any]:
-    """The generators of this process: Python's, NumPy's, torch's."""
+def random_states() -> JsonDict:
+    """The generators of this process."""
     states = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -27,7 +26,7 @@ def random_states() -> dict[str, Any]:
     return states
 
 
-def set_random_states(states: dict[str, Any]) -> None:
+def set_random_states(states: JsonDict) -> None:
     """Go on with them."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
@@ -37,19 +36,12 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 class GatheredRandomStates:
-    """Those of all ranks, on their way to rank 0: dropout differs between ranks.
+    """Those of all ranks, on their way to rank 0 while training continues."""
 
-    They are what they were when this was made; how they travel does not hold the training up.
-    """
-
+    # Bytes for each rank's, of one size for a single collective: 14 kB, and 100 for a GPU
     _ROOM = 1 << 15
-    """Bytes for each rank's: with one size for all a single collective is enough.
-
-    The three generators take 14 kB, each GPU's 100 bytes more.
-    """
 
     def __init__(self, rank: int, world: int) -> None:
-        """Collective."""
         mine = pickle.dumps(random_states())
         if len(mine) > self._ROOM:
             raise ValueError(
@@ -64,7 +56,7 @@ class GatheredRandomStates:
             self._received = [torch.empty_like(sent) for _ in range(0 if rank else world)]
             self._work = dist.gather(sent, self._received or None, async_op=True)
 
-    def wait(self) -> list[dict[str, Any]]:
+    def wait(self) -> list[JsonDict]:
         """One for each rank, on rank 0; RuntimeError when a rank has died."""
         if self._work is not None:
             self._work.wait()
@@ -81,22 +73,18 @@ def seed_all(seed: int, rank: int) -> None:
 
 @dataclass
 class State:
-    """A training on one rank.
-
-    Attributes:
-        module: without DistributedDataParallel. trained: as it is trained, perhaps with it.
-    """
+    """A training on one rank."""
 
     module: nn.Module
-    trained: nn.Module
+    trained: nn.Module  # perhaps with DistributedDataParallel around it
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     sampler: ResumableSampler
     rank: int
     world: int
 
-    def pack(self, *, clone: bool) -> dict[str, Any]:
-        """What is saved besides random numbers; without ``clone`` it changes with the training."""
+    def pack(self, *, clone: bool) -> JsonDict:
+        """All but random numbers; without ``clone`` it changes with the training."""
         whole = {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -105,13 +93,23 @@ class State:
         }
         return cloned(whole) if clone else whole
 
-    def unpack(self, saved: dict[str, Any]) -> None:
+    def unpack(self, saved: JsonDict) -> None:
         self.module.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         self.sampler.load_state_dict(saved["sampler"])
         randoms = saved["random"]
         set_random_states(randoms[self.rank] if self.rank < len(randoms) else randoms[0])
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+    def of_first_rank(self, value: Any) -> Any:
+        values = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(values)
+        return values[0]
 
 
 def cloned(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """A strategy saves checkpoints of a running training and finds the newest good one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,80 +12,56 @@ if TYPE_CHECKING:
 
 @dataclass
 class CheckpointRow:
-    """A line of ``checkpoint_rank0.jsonl``: a checkpoint's cost in s (ECRL 4.9, eq. 7).
+    """A line of ``checkpoint_rank0.jsonl``: a checkpoint's cost (ECRL 4.9, eq. 7)."""
 
-    Attributes:
-        step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s:
-            for writing, while training waits and while it continues. enqueue_s: for handing it
-            over.
-            backpressure_s: until there was room for it in the queue. stall_s: for which training
-            has waited in all. bytes: written. retries: of failed writes. error: why it was given
-            up, empty if it is there.
-    """
-
-    step: int
-    snapshot_s: float = 0.0
-    foreground_s: float = 0.0
-    background_s: float = 0.0
-    enqueue_s: float = 0.0
-    backpressure_s: float = 0.0
-    stall_s: float = 0.0
-    bytes: int = 0
-    retries: int = 0
-    error: str = ""
+    step: int  # steps done
+    snapshot_s: float = 0.0  # for a copy, while training waits
+    foreground_s: float = 0.0  # for writing, while training waits
+    background_s: float = 0.0  # for writing, while it continues
+    enqueue_s: float = 0.0  # for handing it over
+    backpressure_s: float = 0.0  # until there was room for it in the queue
+    stall_s: float = 0.0  # for which training has waited in all
+    bytes: int = 0  # written
+    retries: int = 0  # of failed writes
+    error: str = ""  # why it was given up
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how often a training is checkpointed.
-
-    Attributes:
-        folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes
-            must not become visible. every: steps. most_in_flight: checkpoints that wait to be
-            written at most. keep: newest ones that are kept. tiers: for strategies with memory
-            nodes. controls: mistakes that are made on purpose.
-        record: takes each row when it is complete. note: takes events, such as that training has
-            waited.
-    """
+    """Where and how often a training is checkpointed."""
 
     folder: Path
-    attempt: int
-    every: int
-    most_in_flight: int
-    record: Callable[[CheckpointRow], None]
-    note: Callable[..., None]
-    keep: int = 3
-    tiers: tuple[str, ...] = ()
-    controls: frozenset[str] = field(default_factory=frozenset)
+    attempt: int  # of this start, from 0; what an older one writes must not become visible
+    every: int  # steps
+    most_in_flight: int  # checkpoints that wait to be written at most
+    record: Callable[[CheckpointRow], None]  # takes each row when it is complete
+    note: Callable[..., None]  # takes events, such as that training has waited
+    keep: int = 3  # newest ones
+    tiers: tuple[str, ...] = ()  # memory nodes
+    controls: frozenset[str] = field(default_factory=frozenset)  # mistakes on purpose
 
 
 class Strategy(ABC):
     """One training's checkpoints on one rank; all ranks call the same methods in order."""
 
-    in_memory: ClassVar[bool] = False
-    """Whether it needs a memory node."""
-    all_ranks_write: ClassVar[bool] = False
-    """Whether each rank writes to files, not rank 0 alone."""
+    in_memory: ClassVar[bool] = False  # Whether it needs a memory node
+    all_ranks_write: ClassVar[bool] = False  # Whether each rank writes to files, not rank 0 alone
+    # Whether the agent of ``deepvm run`` can ask it for a version
     obeys_orchestrator: ClassVar[bool] = False
-    """Whether the agent of ``deepvm run`` can ask it for a version."""
 
-    def __init__(self, state: State, setting: Setting) -> None:
+    def __init__(self, state: "State", setting: Setting) -> None:
         self.state = state
         self.setting = setting
 
     @abstractmethod
     def restore(self) -> int:
-        """Bring the training to the newest good checkpoint.
-
-        Returns its steps, 0 if there is none.
-        """
+        """Resume from the newest good checkpoint; returns its steps, 0 if there is none."""
 
     @abstractmethod
     def save(self, step: int) -> None:
-        """A step has ended at which a checkpoint is due: ``step`` are done."""
+        """Save when ``step`` steps are done."""
 
     def stepped(self, step: int) -> None:
-        """A step has ended at which none is due."""
         return
 
     def stalled(
@@ -99,15 +73,13 @@ class Strategy(ABC):
         write_s: float = 0.0,
         in_step: bool = False,
     ) -> None:
-        """Note that training has waited for the checkpoint of a step, which may still fail.
-
-        On rank 0.
-
-        ``snapshot_s``, ``write_s``: parts of it. ``in_step``: during an optimizer step, which is
-        timed.
-        """
+        """Note on rank 0 that training has waited; ``in_step``: in an optimizer step."""
         parts = {"seconds": seconds, "snapshot_s": snapshot_s, "write_s": write_s}
         self.setting.note("stalled", step=step, in_step=in_step, **parts)
+
+    def saved(self, row: CheckpointRow) -> None:
+        self.stalled(row.step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.foreground_s)
+        self.setting.record(row)
 
     @abstractmethod
     def close(self) -> None:

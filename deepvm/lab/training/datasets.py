@@ -1,14 +1,12 @@
 """Data sets with sample ids, (input, target, sample id), so that an audit can follow them."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,43 +15,37 @@ from torch import Tensor
 from deepvm.errors import DataError, MissingExtraError, RequestError
 from deepvm.profiling.workload.images import read_idx, read_records
 
+# Where Debian's package ``dataset-fashion-mnist`` puts it
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package ``dataset-fashion-mnist`` puts it."""
 _TOKENS = 4096
 _SEQUENCE = 32
 _VOCABULARY = 64
 
 
+Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]  # Inputs, targets and sample ids
+
+
 @dataclass(frozen=True)
-class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """All samples of a data set, in memory.
+class Samples(torch.utils.data.Dataset[Batch]):
+    """All samples of a data set, in memory."""
 
-    Attributes:
-        inputs: shape (D, channels, height, width) for images, scaled to about [-1, 1]; (D, length)
-            for tokens.
-        targets: shape (D,), or (D, length) for tokens. classes: of what a target is one.
-    """
-
-    inputs: Tensor
-    targets: Tensor
+    inputs: Tensor  # (D, channels, height, width), about [-1, 1]; (D, length) for tokens
+    targets: Tensor  # (D,), or (D, length) for tokens
     classes: int
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, sample_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __getitem__(self, sample_id: int) -> Batch:
         return self.inputs[sample_id], self.targets[sample_id], torch.tensor(sample_id)
 
-    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, ids: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(ids)
         return self.inputs[chosen], self.targets[chosen], chosen
 
 
 def digits(path: Path | None) -> Samples:
-    """1797 digits of 8 x 8 pixels, from scikit-learn's own files.
-
-    Raises MissingExtraError, DataError.
-    """
+    """1797 digits of 8 x 8 pixels, from scikit-learn's own files. Raises MissingExtraError."""
     # Its file alone: importing scikit-learn takes seconds, in each rank of each attempt.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -83,10 +75,7 @@ def fashion_mnist(path: Path | None) -> Samples:
 
 
 def cifar10(path: Path | None) -> Samples:
-    """50 000 images of 3 x 32 x 32 pixels in 10 classes, from their own files.
-
-    Raises DataError, RequestError.
-    """
+    """50 000 images of 3 x 32 x 32 pixels in 10 classes, from their own files."""
     folder = _given(path, "cifar10")
     if binary := sorted(folder.glob("data_batch_*.bin")):
         return _images([read_records(file) for file in binary], 10)
@@ -94,10 +83,7 @@ def cifar10(path: Path | None) -> Samples:
 
 
 def cifar100(path: Path | None) -> Samples:
-    """50 000 images of 3 x 32 x 32 pixels in 100 classes, from their own files.
-
-    Raises DataError, RequestError.
-    """
+    """50 000 images of 3 x 32 x 32 pixels in 100 classes, from their own files."""
     folder = _given(path, "cifar100")
     if (binary := folder / "train.bin").is_file():
         return _images([read_records(binary, 2, 100)], 100)
@@ -118,6 +104,7 @@ def tokens(path: Path | None) -> Samples:
     return Samples(whole[:, :-1].contiguous(), whole[:, 1:].contiguous(), _VOCABULARY)
 
 
+# By the names of matrix files; each takes the folder of its files, if it has any
 DATASETS: Mapping[str, Callable[[Path | None], Samples]] = {
     "digits": digits,
     "fashion-mnist": fashion_mnist,
@@ -125,16 +112,10 @@ DATASETS: Mapping[str, Callable[[Path | None], Samples]] = {
     "cifar100": cifar100,
     "tokens": tokens,
 }
-"""By the names of matrix files; each takes the folder of its files, if it has any."""
 
 
 def load(name: str, path: str | Path | None = None, size: int | None = None) -> Samples:
-    """A data set, or its first ``size`` samples.
-
-    Raises:
-        RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or
-            are others.
-    """
+    """A data set, or its first ``size`` samples. Raises RequestError, DataError."""
     samples = DATASETS[name](Path(path) if path else None)
     if size is None:
         return samples
@@ -194,12 +175,8 @@ def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
 
 def _images(parts: Sequence[tuple[Any, Any]], classes: int) -> Samples:
     images, targets = (np.concatenate([part[which] for part in parts]) for which in (0, 1))
-    wrong = [
-        label
-        for label in (targets.min(initial=0), targets.max(initial=0))
-        if not 0 <= label < classes
-    ]
-    if wrong:
-        raise DataError(f"a label is {wrong[0]}: there are {classes} classes")
+    for label in (targets.min(initial=0), targets.max(initial=0)):
+        if not 0 <= label < classes:
+            raise DataError(f"a label is {label}: there are {classes} classes")
     inputs = torch.from_numpy(images.astype(np.float32)).reshape(-1, 3, 32, 32) / 127.5 - 1
     return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), classes)

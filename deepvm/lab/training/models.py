@@ -1,7 +1,5 @@
 """Models of the lab, deterministic by seed: ResNets for small images, and a small GPT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -19,8 +17,6 @@ def _group_norm(channels: int) -> nn.Module:
 def _resnet(
     depths: Sequence[int], expansion: int
 ) -> Callable[[Samples, int, str, float], nn.Module]:
-    """ResNets with a 3x3 stem and no pooling after it, as for CIFAR: the images are small."""
-
     def build(samples: Samples, width: int, norm: str, dropout: float) -> nn.Module:
         normalize = nn.BatchNorm2d if norm == "batch" else _group_norm
         layers = [*convolution(samples.inputs.shape[1], width, 3, norm=normalize), nn.ReLU()]
@@ -50,7 +46,6 @@ class _Gpt(nn.Module):
         self.out = nn.Linear(hidden, words, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of each next token. Shape (batch, length, words)."""
         x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
         logits: Tensor = self.out(self.last(self.layers(x)))
         return logits
@@ -60,15 +55,15 @@ def _gpt(samples: Samples, width: int, norm: str, dropout: float) -> nn.Module:
     return _Gpt(samples.classes, samples.inputs.shape[1], width, 2, dropout)
 
 
+# By the names of matrix files: (samples, width, norm, dropout) -> model
 MODELS: Mapping[str, Callable[[Samples, int, str, float], nn.Module]] = {
     "resnet8": _resnet((1, 1, 1), 1),
     "resnet18": _resnet((2, 2, 2, 2), 1),
     "resnet50": _resnet((3, 4, 6, 3), 4),
     "gpt-tiny": _gpt,
 }
-"""By the names of matrix files: (samples, width, norm, dropout) -> model."""
+# Channels of the first layer, or the hidden size, if a matrix does not say
 WIDTHS = {"resnet8": 16, "resnet18": 64, "resnet50": 64, "gpt-tiny": 64}
-"""Channels of the first layer, or the hidden size, if a matrix does not say."""
 
 
 def build(

@@ -1,47 +1,102 @@
-"""One rank of a training, in a step's strict order (ECRL 4.6), from checkpoint to last step.
-
-Two things make more than two ranks come back bit for bit, which ECRL does not do:
-DistributedDataParallel divides gradients into other buckets after the first iteration of a process,
-so a restarted one would add them in another order, unless two iterations are spent before the state
-is loaded; and the random numbers of all ranks are restored.
-"""
-
-from __future__ import annotations
+"""One rank of a training, in a step's strict order (ECRL 4.6), from checkpoint to last step."""
 
 import contextlib
 import gc
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.certify import probe
-from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.fault import DiskFault, FaultInjection, FaultSchedule, Moment
-from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.faults.disk import Faults, FaultyDisk
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule, Moment
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
+from deepvm.lab.registry import find_fault, find_strategy
+from deepvm.lab.running.launcher import Order
 from deepvm.lab.strategies.state import State, seed_all
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
-from deepvm.lab.strategies.strategy_registry import find_strategy
-from deepvm.lab.training.datasets import load
+from deepvm.lab.training.datasets import Batch, load
 from deepvm.lab.training.models import build, loss_of
-from deepvm.lab.training.order import Order
-from deepvm.lab.training.virtual_shards import VirtualShards
+
+
+class VirtualShards:
+    """A model whose gradients are computed in shards."""
+
+    def __init__(self, module: nn.Module, shards: int, rank: int, world: int, seed: int) -> None:
+        if shards % world:
+            raise RequestError("world", world, f"a divisor of the {shards} virtual shards")
+        self._module = module
+        self._shards = shards
+        self._seed = seed
+        self._mine = shards // world
+        self._first = rank * self._mine
+        self._world = world
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._buffers = [b for b in module.buffers() if b.is_floating_point()]
+        self._counters = [b for b in module.buffers() if not b.is_floating_point()]
+
+    def gradients(
+        self, step: int, inputs: Tensor, targets: Tensor, before: Callable[[], None]
+    ) -> float:
+        """The mean loss of all shards, and its gradients; ``before``: before ranks exchange any."""
+        start = [b.clone() for b in self._buffers]
+        counted = [b.clone() for b in self._counters]
+        rows = []
+        for number, (x, y) in enumerate(
+            zip(inputs.chunk(self._mine), targets.chunk(self._mine), strict=True)
+        ):
+            for buffer, value in zip(self._buffers, start, strict=True):
+                buffer.copy_(value)
+            for counter, value in zip(self._counters, counted, strict=True):
+                counter.copy_(value)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(
+                    ((self._seed * 1_000_003 + step) * 1009 + self._first + number) % 2**63
+                )
+                loss = loss_of(self._module, x, y)
+                gradients = torch.autograd.grad(loss, self._parameters)
+            rows.append(
+                torch.cat([t.detach().reshape(-1) for t in (*gradients, *self._buffers, loss)])
+            )
+        before()
+        mean = _tree_sum(self._everyones(torch.stack(rows))) / self._shards
+        sizes = [t.numel() for t in (*self._parameters, *self._buffers)]
+        *parts, loss = torch.split(mean, [*sizes, 1])
+        for parameter, part in zip(self._parameters, parts, strict=False):
+            parameter.grad = part.reshape(parameter.shape).clone()
+        for buffer, part in zip(self._buffers, parts[len(self._parameters) :], strict=True):
+            buffer.copy_(part.reshape(buffer.shape))
+        return float(loss)
+
+    def _everyones(self, rows: Tensor) -> Sequence[Tensor]:
+        if self._world == 1:
+            return list(rows)
+        gathered = [torch.empty_like(rows) for _ in range(self._world)]
+        dist.all_gather(gathered, rows)
+        return list(torch.cat(gathered))
+
+
+def _tree_sum(rows: Sequence[Tensor]) -> Tensor:
+    """The sum of rows by pairs, then pairs of pairs: the same order for any rank count."""
+    left = list(rows)
+    while len(left) > 1:
+        left = [sum(left[i + 1 : i + 2], left[i]) for i in range(0, len(left), 2)]
+    return left[0]
+
 
 _WARM_UPS = 2
 _MISTAKEN_STEP = 25
 _ORPHAN_S = 0.1
-_ERROR = 200
-"""Characters of an exception that are written down."""
+_ERROR = 200  # Characters of an exception that are written down
 
 
 class Trainer:
@@ -81,30 +136,21 @@ class Trainer:
         self.state = self._made()
         seed_all(config["seed"], rank)
         self._strategy = self._opened()
-        # Else a collection, often in a checkpoint, walks what was imported and takes 2 ms of the
-        # stall
+        # Else a collection, often in a checkpoint, takes 2 ms of the stall
         gc.freeze()
 
-    def _disk_faults(self) -> Any:
+    def _disk_faults(self) -> Faults:
         seed = self.config["seed"] * 10_007 + self.order.attempt * 101 + self.rank
         faults = [
-            fault.disk(FaultSchedule.model_validate(when), seed)
+            fault.faults(FaultSchedule.model_validate(when), seed)
             for name, when in self.config["disk"].items()
             if isinstance(fault := find_fault(name), DiskFault)
         ]
-        return replace(combined(faults), first=not self.order.attempt)
+        return Faults(**ChainMap(*faults), first=not self.order.attempt)
 
     def _made(self) -> State:
         config = self.config
-        model = self.config["model"]
-        module = build(
-            model["name"],
-            self._samples,
-            seed=config["seed"],
-            width=model["width"],
-            norm=model["norm"],
-            dropout=model["dropout"],
-        )
+        module = build(samples=self._samples, seed=config["seed"], **config["model"])
         trained: nn.Module = module
         if config["virtual_shards"]:
             self._shards = VirtualShards(
@@ -119,7 +165,7 @@ class Trainer:
         return State(module, trained, optimizer, scheduler, self._sampler, self.rank, self.world)
 
     def _warm_up(self, module: nn.Module, trained: nn.Module) -> None:
-        """Have gradients divided into buckets for good; the weights stay as they were."""
+        """Have gradients divided into buckets for good; the weights stay."""
         first = {name: value.clone() for name, value in module.state_dict().items()}
         inputs, targets, _ = self._samples.batch(range(self.config["global_batch"] // self.world))
         for _ in range(_WARM_UPS):
@@ -147,8 +193,6 @@ class Trainer:
     def _record(self, row: CheckpointRow) -> None:
         self._rows.add({"attempt": self.order.attempt, "time": time.time(), **vars(row)})
 
-    # --- steps ------------------------------------------------------------------------------------
-
     def run(self) -> None:
         began_s = time.perf_counter()
         resumes = self._strategy is not None and "never-restores" not in self.config["controls"]
@@ -169,17 +213,15 @@ class Trainer:
         if last == self.config["steps"] and not self.rank:
             write_bytes(self.order.folder / FINAL, f"{digest(self.state.module)}\n".encode())
         self.note("ended", step=last)
-        if self.world > 1:
-            dist.barrier()
+        self.state.barrier()
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        # With the process's own generator each new iterator would draw a number: once more in a
-        # training that resumes.
+    def _batches(self) -> Iterator[Batch]:
+        # With the process's own generator a training that resumes would draw once more
         own = torch.Generator()
         while True:
             yield from DataLoader(self._samples, batch_sampler=self._sampler, generator=own)
 
-    def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
+    def _step(self, step: int, loader: Iterator[Batch]) -> None:
         epoch = self._sampler.epoch
         cursor = self._sampler.cursor_step
         self._meet(Moment.LOADING, step + 1)
@@ -213,10 +255,7 @@ class Trainer:
             (self._strategy.save if is_due else self._strategy.stepped)(step + 1)
         self._meet(Moment.BOUNDARY, step + 1)
 
-    def _mistaken(
-        self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples of a sampler that makes a mistake on purpose, at one step."""
+    def _mistaken(self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor) -> Batch:
         controls = self.config["controls"]
         if step != _MISTAKEN_STEP or self.rank:
             return inputs, targets, ids
@@ -227,7 +266,6 @@ class Trainer:
         return inputs, targets, ids
 
     def _gradients(self, step: int, inputs: Tensor, targets: Tensor) -> float:
-        """Forward and backward of this rank's samples; returns their mean loss."""
         if self._shards is not None:
             return self._shards.gradients(
                 step, inputs, targets, lambda: self._meet(Moment.REDUCING, step + 1)
@@ -249,19 +287,19 @@ class Trainer:
         return total
 
     def _meet(self, moment: Moment, step: int) -> None:
-        """Apply this moment's failures; ``step``: those done at the end of this one."""
-        here: list[FaultInjection] = []
-        for strike, fault in self._strikes:
-            if strike.step == step and fault.moment_of(strike) is moment:
-                here.append(strike)
+        here = [
+            (strike, fault)
+            for strike, fault in self._strikes
+            if strike.step == step and fault.moment_of(strike) is moment
+        ]
         if not here:
             return
-        if moment is Moment.BOUNDARY and self.world > 1:
-            dist.barrier()
-        for strike in here:
+        if moment is Moment.BOUNDARY:
+            self.state.barrier()
+        for strike, fault in here:
             if strike.rank == self.rank:
                 self.note("armed" if strike.target == "write" else "strike", key=strike.key)
-                find_fault(strike.fault).strike_in_worker(strike, self.disk)
+                fault.strike_in_worker(strike, self.disk)
 
 
 def digest(module: nn.Module) -> str:

@@ -53,17 +53,10 @@ class SolveStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Scoring:
-    """One positive score to maximise for each row of the sizes.
-
-    ``per_dollar``: a plan's value is not its size's score but minus price / score, memory nodes
-    included.
-    """
+    """One positive score to maximize for each row of the sizes."""
 
     scores: FloatArray
-    per_dollar: bool = False
-
-    def take(self, rows: BoolArray | IntArray) -> Scoring:
-        return Scoring(self.scores[rows], self.per_dollar)
+    per_dollar: bool = False  # a plan's value is - price / score, memory nodes included
 
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
         """Values of plans, given their rows and prices, micro-dollars an hour; higher is better."""
@@ -93,12 +86,12 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
         # One whole number that sorts like (eFLOPS, n).
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
     ideal = request.policy is PolicyName.NOSCALE
-    if ideal:
-        work, z = (sizes.ideal_throughput, sizes.ideal_z)
-    else:
-        work, z = (sizes.effective, sizes.z * sizes.kept)
     if request.objective is Objective.FLOPP:
-        return Scoring(z)
+        return Scoring(sizes.ideal_z if ideal else sizes.ideal_z * sizes.k * sizes.kept)
+    if ideal:
+        work = sizes.ideal_throughput
+    else:
+        work = sizes.effective
     if request.needs_work:
         bill = request.objective is Objective.TOTAL_COST
         if ideal:  # it ignores K and preemptions: more eFLOPS end a job sooner
@@ -131,7 +124,6 @@ class Choice:
 
     @property
     def curve(self) -> SpeedupCurve:
-        """The speed-up curve of the type that trains."""
         sizes = self.block.sizes
         return sizes.curves[int(sizes.type_index[self.size])]
 
@@ -146,7 +138,6 @@ class Choice:
 
     @property
     def speed(self) -> TrainingSpeed | None:
-        """How fast it trains a model; None without a model."""
         law = law_of(self.curve)
         if law is None:
             return None
@@ -171,23 +162,19 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """All plans of several blocks: cheapest first, then fewest memory nodes, then by name.
-
-    ``plans`` is (4, plans), see :func:`_plans`; ``block`` and ``value``: of each plan.
-    """
+    """All plans of several blocks: cheapest first, then fewest memory nodes, then by name."""
 
     blocks: tuple[Block, ...]
-    block: IntArray
-    plans: IntArray
-    value: FloatArray
+    block: IntArray  # of each plan
+    plans: IntArray  # (4, plans), see _plans
+    value: FloatArray  # of each plan
 
     @classmethod
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
         """Enumerate blocks, in the order of their architectures' names.
 
         Each size has the memory tiers that fewer than ``top`` others equal or beat in price and
-        vCPUs. The ``top`` cheapest are among them, and what :mod:`deepvm.planner.ranking` may show
-        first of the size.
+        vCPUs.
         """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
@@ -214,7 +201,6 @@ class Enumeration:
 
     @property
     def price(self) -> IntArray:
-        """Micro-dollars an hour, never falling."""
         return np.asarray(self.plans[3])
 
     def __len__(self) -> int:
@@ -227,15 +213,12 @@ class Enumeration:
         return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
     def only(self, rows: BoolArray | IntArray) -> Enumeration:
-        """Some of the plans, in the same order."""
         return Enumeration(self.blocks, self.block[rows], self.plans[:, rows], self.value[rows])
 
     def affordable(self, budget: int) -> int:
-        """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
         return int(np.searchsorted(self.price, budget, side="right"))
 
     def reaching(self, value: float) -> Choice | None:
-        """The cheapest plan with at least this value; None without any."""
         row = int(np.searchsorted(self.best_so_far, value))
         if row < len(self):
             return self.choice(row)
@@ -265,17 +248,11 @@ class Enumeration:
     def column(self, of: Callable[[TrainingTable], Array]) -> Array:
         """A column of the sizes for each plan; ``of`` makes it for all sizes of a block."""
         columns = [np.zeros(0, dtype=np.int64), *(of(block.sizes) for block in self.blocks)]
-        return np.asarray(np.concatenate(columns)[self._row])
-
-    @cached_property
-    def _row(self) -> IntArray:
-        """The row of each plan's size, in the sizes of all blocks together."""
         before = np.cumsum([0, *(len(block.sizes) for block in self.blocks)])
-        return np.asarray(before[self.block] + self.plans[0])
+        return np.asarray(np.concatenate(columns)[before[self.block] + self.plans[0]])
 
     @cached_property
     def trains(self) -> tuple[tuple[str, ...], IntArray]:
-        """The names of the types that train, and for each plan the place of its type in them."""
         numbers: dict[str, int] = {}
         column = self.column(
             lambda sizes: sizes.by_type(lambda t: numbers.setdefault(t.name, len(numbers)))
@@ -284,10 +261,8 @@ class Enumeration:
 
     def next_change(self, budget: int) -> Choice | None:
         """The best plan at the next budget that buys a better one, if any."""
-        now = self.best(budget)
-        if now is None:
-            bar = -np.inf
-        else:
+        bar = -np.inf
+        if (now := self.best(budget)) is not None:
             bar = now.value + abs(now.value) * TIE
         row = int(np.searchsorted(self.best_so_far, bar, side="right"))
         if row < len(self):
@@ -311,8 +286,7 @@ def _plans(block: Block, top: int) -> IntArray:
 def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
     """Memory-node types that fewer than ``top`` others equal or beat in every resource.
 
-    Resources are price, n_sat, count, memory and zones; the time until a pool ends, if there are
-    reserved pools; and ``vcpus``, if asked for. Cached: the same table serves each training type.
+    Cached: the same table serves each training type.
     """
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
     columns += [tier.vcpus] if vcpus else []
@@ -366,9 +340,7 @@ def skyband(costs: IntArray, depth: int) -> BoolArray:
 
     A row dominates another when it is less or equal in every column and, if equal in all of them,
     comes first. The best ``depth`` plans are among these rows: each dominator of a dropped row
-    gives a plan that ranks before every plan of that row. ``costs``: (rows, resources), smaller is
-    better. Price and size alone are not enough: on real spot prices a bigger machine is often the
-    cheaper one.
+    gives a plan that ranks before every plan of that row. ``costs``: (rows, resources).
     """
     rows = len(costs)
     kept = np.zeros(rows, dtype=np.bool_)

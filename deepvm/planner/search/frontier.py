@@ -1,7 +1,5 @@
 """Price against speed: the best plan of each budget, and the outcome for each GPU type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,11 +32,7 @@ class Step:
 class Machines:
     """All clusters that differ in what trains, at their lowest price, the cheapest first.
 
-    Attributes:
-        types: names of the types that train. type_index: index into ``types``.
-        spot, on_demand: how many are bought in each market. usd_per_hour: memory nodes included.
-        effective: throughput less what preemptions cost, in the catalog's unit.
-        trusted: whether that is believed (:attr:`deepvm.planner.columns.TrainingTable.trusted`).
+    Columns as of a :class:`deepvm.planner.columns.TrainingTable`; prices include memory nodes.
     """
 
     types: tuple[str, ...]
@@ -55,26 +49,19 @@ class Machines:
 
 @dataclass(frozen=True)
 class TypeOutcome:
-    """The outcome for a GPU type: its best cluster within the budget, or why there is none.
-
-    ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is
-    better, but not worth its price or too uncertain; None where it cannot be compared
-    (:func:`deepvm.planner.describe.improvement`).
-    """
+    """The outcome for a GPU type: its best cluster within the budget, or why there is none."""
 
     instance_type: str
     gpu: str
     best: Recommendation | None = None
+    # share below the first choice (describe.improvement); < 0: better, not first
     gap: float | None = None
     rejection: Rejection | None = None
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The answer at every budget up to ``most``, $/h; no steps without any cluster.
-
-    ``types``: each GPU type of the catalog, by name.
-    """
+    """The answer at every budget up to ``most``, $/h; ``types``: each GPU type, by name."""
 
     most: Decimal
     steps: tuple[Step, ...]
@@ -82,17 +69,13 @@ class Frontier:
     types: tuple[TypeOutcome, ...]
 
     def at(self, budget: Decimal) -> Step | None:
-        """The step of a budget up to ``most``; None if nothing is that cheap."""
         return next((s for s in reversed(self.steps) if s.budget <= budget), None)
 
 
 def frontier_of(
     catalog: Catalog, request: PlanRequest, rejections: Sequence[Rejection]
 ) -> Frontier:
-    """The answer to the same request at every budget, exactly and from one enumeration.
-
-    ``rejections``: types that are in no feasible cluster.
-    """
+    """The answer to the same request at every budget, exactly and from one enumeration."""
     candidates = gather(catalog, request)
     enumeration = candidates.plans()
     cheapest = enumeration.cheapest()

@@ -22,8 +22,6 @@ coefficients would be 1e11, and a missing byte would vanish in the solver's tole
 PuLP builds the program, HiGHS solves it in process; no other module uses them.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
@@ -57,41 +55,30 @@ _SLACK = 1e-6  # relative slack in the row that keeps a value
 
 @dataclass(frozen=True)
 class Constraint:
-    """Sum of coefficient x variable, compared with a bound.
+    """Sum of coefficient x variable, compared with a bound."""
 
-    ``terms`` are (variable, coefficient) pairs.
-
-    ``name``: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a
-    solution a plan.
-    """
-
-    name: str
-    terms: tuple[tuple[int, int], ...]
+    name: str  # choose: what makes a solution a plan
+    terms: tuple[tuple[int, int], ...]  # (variable, coefficient)
     sense: Literal["<=", "=="]
     bound: int
-
-    def holds(self, values: Sequence[int]) -> bool:
-        left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
-        if self.sense == "<=":
-            return left <= self.bound
-        return left == self.bound
 
 
 @dataclass(frozen=True)
 class Formulation:
-    """An integer program without its objective, which changes from stage to stage.
+    """An integer program without its objective, which changes from stage to stage."""
 
-    ``upper``: whole-number variables by name, from 0 to this bound; ``prices``: micro-dollars an
-    hour of each.
-    """
-
-    upper: Mapping[str, int]
+    upper: Mapping[str, int]  # whole-number variables by name, from 0 to this bound
     constraints: tuple[Constraint, ...]
-    prices: tuple[int, ...]
+    prices: tuple[int, ...]  # of each variable
 
     def violated(self, values: Sequence[int]) -> tuple[str, ...]:
-        """Names of the constraints that these values break."""
-        return tuple(dict.fromkeys(c.name for c in self.constraints if not c.holds(values)))
+        """Names of the constraints that a solution breaks."""
+        broken = []
+        for row in self.constraints:
+            left = sum(coefficient * values[variable] for variable, coefficient in row.terms)
+            if left > row.bound or (row.sense == "==" and left < row.bound):
+                broken.append(row.name)
+        return tuple(dict.fromkeys(broken))
 
 
 def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
@@ -113,8 +100,19 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
     rows.append(
         Constraint("budget", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget)
     )
-    rows += [*_total_budget_row(prices, sizes), *_quota_rows(sizes, tier, counts)]
-    return Formulation(upper, tuple(rows), prices)
+    limits = sizes.most_usd.tolist()
+    # The most expensive plan: one size, and at most one node more than VMs train. A higher limit
+    # restricts nothing.
+    dearest = max(prices[: len(sizes)], default=0)
+    dearest += (MOST_NODES + 1) * max(prices[len(sizes) :], default=0)
+    if limits and min(limits) < dearest:
+        # Price x expected time <= total budget: price of size and nodes, less its limit, <= 0
+        least = [min(limit, dearest) for limit in limits] + [0] * (len(prices) - len(limits))
+        terms = tuple(
+            (v, p - limit) for v, (p, limit) in enumerate(zip(prices, least, strict=True))
+        )
+        rows.append(Constraint("total-budget", terms, "<=", 0))
+    return Formulation(upper, (*rows, *_quota_rows(sizes, tier, counts)), prices)
 
 
 def _memory_rows(
@@ -136,20 +134,6 @@ def _memory_rows(
         apart = np.flatnonzero(~tier.offered[w, sizes.memory_set]).tolist()
         if apart:
             yield Constraint("zone", ((y, 1), *((x, 1) for x in apart)), "<=", 1)
-
-
-def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
-    """Price x expected time <= total budget: price of size and nodes, less its limit, <= 0."""
-    limits = sizes.most_usd.tolist()
-    nodes = prices[len(sizes) :]
-    # The most expensive plan: one size, and at most one node more than VMs train. A higher limit
-    # restricts nothing.
-    most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
-    if limits and min(limits) < most:
-        terms = tuple(
-            (v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices)
-        )
-        yield Constraint("total-budget", terms, "<=", 0)
 
 
 def _quota_rows(
@@ -209,10 +193,7 @@ class IntegerProgram:
     """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load a formulation; ``deadline``: a ``time.monotonic()``.
-
-        Raises a SolverError if HiGHS cannot run here.
-        """
+        """``deadline``: a ``time.monotonic()``. Raises a SolverError if HiGHS cannot run here."""
         if not _backend(1.0).available():
             raise SolverError(
                 "HiGHS cannot be run here: pip install highspy, or plan with --solver frontier"
@@ -222,19 +203,14 @@ class IntegerProgram:
         self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
 
     def add(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
-        """Add a ``<=`` row with whole or real coefficients."""
         self._rows.append(_reduced(tuple(terms), bound, "<="))
 
     def close(self, variables: Iterable[int]) -> None:
-        """Fix variables at 0."""
         for variable in variables:
             self._upper[variable] = (self._upper[variable][0], 0)
 
-    def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
-        """Solve for one objective: the values of the variables, rounded and unchecked.
-
-        Raises :class:`NoProof`.
-        """
+    def minimize(self, objective: Mapping[int, float]) -> tuple[int, ...]:
+        """The best values of the variables, rounded and unchecked. Raises :class:`NoProof`."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise NoProof(SolveStatus.TIME_LIMIT)
@@ -257,7 +233,6 @@ class IntegerProgram:
         return tuple(round(solution.get(i) or 0) for i in range(len(self._upper)))
 
     def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
-        """The whole PuLP problem, and its variables that are not fixed at 0."""
         with warnings.catch_warnings():
             # PuLP 3.3 warns of PuLP 4 at nearly every call; the dependency is pinned below 4.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -288,17 +263,17 @@ class IntegerProgram:
 def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
     """A row divided by the greatest common divisor of its coefficients, if they are whole.
 
-    Prices in micro-dollars become small numbers. A bound of ``<=`` is rounded down, which loses no
-    whole-number solution.
+    A bound of ``<=`` is rounded down, which loses no whole-number solution.
     """
     whole = [c for _, c in terms if isinstance(c, int)]
-    divisor = 0
-    if len(whole) == len(terms):
-        divisor = math.gcd(*whole)
-    if not divisor:
+    divisor = math.gcd(*whole)
+    if len(whole) < len(terms) or not divisor:
         return terms, bound, sense
-    reduced = tuple((v, int(c) // divisor) for v, c in terms)
-    return reduced, bound // divisor if sense == "<=" else bound / divisor, sense
+    if sense == "<=":
+        bound = bound // divisor
+    else:
+        bound = bound / divisor
+    return tuple((v, int(c) // divisor) for v, c in terms), bound, sense
 
 
 @dataclass(frozen=True)
@@ -313,8 +288,7 @@ class SolverResult:
 def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> SolverResult:
     """Solve each architecture (DeepVM step 3), then compare them (step 4).
 
-    The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for
-    all solves together.
+    The blocks come in the order of their names; the time is for all solves together.
     """
     deadline = time.monotonic() + time_limit_s
     small = [b for b in (useful(block, budget) for block in blocks) if len(b.sizes)]
@@ -364,7 +338,8 @@ def useful(block: Block, budget: int) -> Block:
                 -sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)
             ]
     kept = affordable[skyband(np.column_stack(columns), 1)]
-    return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))
+    scored = replace(block.scoring, scores=block.scoring.scores[kept])
+    return replace(block, sizes=sizes.take(kept), tier=tier, scoring=scored)
 
 
 def decode(block: Block, values: Sequence[int]) -> Choice:
@@ -407,14 +382,17 @@ class _Search:
         self._keep_value(tie_floor(choice.value))
         self._highest_price = self._find(self._prices).price
         self._program.add(enumerate(self._formulation.prices), self._highest_price)
-        return self._find(self._name_order())
+        # One whole number: fewer memory nodes, size by name and n, memory type
+        places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
+        sizes = len(places)
+        tier = (len(self._formulation.upper) - sizes) // 2
+        names = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
+        names |= {sizes + w: float(w) for w in range(tier)}
+        names |= {sizes + tier + w: float(sizes * tier) for w in range(tier)}
+        return self._find(names)
 
     def _best_per_dollar(self) -> Choice:
-        """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
-
-        Minimise price - ratio x score, take the ratio of the solution, and repeat until it stops
-        falling.
-        """
+        """Lowest price / score by Dinkelbach's method (Management Science 13, 1967)."""
         scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
         while True:
@@ -445,20 +423,11 @@ class _Search:
         ]
         self._program.add([*terms, *memory], 0.0)
 
-    def _name_order(self) -> Mapping[int, float]:
-        """Order as one whole number: fewer memory nodes, size by name and n, memory type."""
-        places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
-        sizes = len(places)
-        tier = (len(self._formulation.upper) - len(places)) // 2
-        order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
-        order |= {sizes + w: float(w) for w in range(tier)}
-        return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
-
     def _find(self, objective: Mapping[int, float]) -> Choice:
         """Solve and check the answer exactly; raises :class:`NoProof` without one."""
         for _ in range(_MAX_TRIES):
             try:
-                values = self._program.minimise(objective)
+                values = self._program.minimize(objective)
             except NoProof as stop:
                 if stop.status is SolveStatus.INFEASIBLE and self._any_found:
                     break  # the solver contradicts itself
@@ -473,7 +442,6 @@ class _Search:
             if choice.memory is None:
                 self._program.close([choice.size])
             else:
-                self._program.add(
-                    [(choice.size, 1), (len(self._block.sizes) + choice.memory, 1)], 1
-                )
+                pair = choice.size, len(self._block.sizes) + choice.memory
+                self._program.add([(variable, 1) for variable in pair], 1)
         raise NoProof(SolveStatus.NUMERICAL)

@@ -1,7 +1,5 @@
 """A memory node with one or more trainers and states of several sizes, against hardware limits."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -12,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from deepvm.core.json_types import JsonObject
+from deepvm.core.progress import Say
 from deepvm.core.units import format_bytes, refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.errors import CheckpointError, RequestError
@@ -24,8 +23,7 @@ from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
 
 MOST_PROCESSES = 64
-WARM_UPS = 2
-"""Rounds that do not count: a node takes memory for its first versions."""
+WARM_UPS = 2  # Rounds that do not count: a node takes memory for its first versions
 _FLOWS = (1, 2)
 _SPARE_BYTES = 2**30
 _HEADSTART_S = 0.05
@@ -39,28 +37,18 @@ _DIRECT_BLOCK = 8 * 2**20
 
 @dataclass(frozen=True)
 class NodeRow:
-    """Trainers that send states of one size at once: total bytes/s, medians of rounds.
-
-    Attributes:
-        ranks: processes of each trainer, which send a share each. bytes: of a trainer's state.
-        seconds: until the node has verified the last trainer's version. bytes_s: of the node.
-        plain_1_bytes_s, plain_2_bytes_s: of plain TCP from the same trainers, with one and two
-        connections each.
-        ratio: of the node's to plain TCP's with two connections. fairness: the time of the trainer
-            that was served first over that of the last one; 1 if all are served alike.
-        problem: why it was not measured, empty if it was; the figures are None then.
-    """
+    """Trainers that send states of one size at once: total bytes/s, medians of rounds."""
 
     trainers: int
-    ranks: int
-    bytes: int
-    seconds: float | None = None
-    bytes_s: float | None = None
-    plain_1_bytes_s: float | None = None
+    ranks: int  # processes of each trainer, which send a share each
+    bytes: int  # of a trainer's state
+    seconds: float | None = None  # until the last version is verified
+    bytes_s: float | None = None  # of the node
+    plain_1_bytes_s: float | None = None  # of TCP with one connection each
     plain_2_bytes_s: float | None = None
-    ratio: float | None = None
-    fairness: float | None = None
-    problem: str = ""
+    ratio: float | None = None  # of the node's to TCP's with two
+    fairness: float | None = None  # time of the first trainer over that of the last
+    problem: str = ""  # why it was not measured
 
 
 @dataclass(frozen=True)
@@ -68,12 +56,11 @@ class NodeBench:
     """The result; ``limits``: bytes/s of memory copies and of direct writes to the folder."""
 
     reps: int
-    machine: Mapping[str, Any]
+    machine: JsonObject
     limits: Mapping[str, float | None]
     rows: Sequence[NodeRow]
 
     def document(self) -> dict[str, object]:
-        """``deepvm.ckpt-bench-node/1``."""
         return document_of("profiling.NodeBench", self)
 
 
@@ -84,16 +71,12 @@ def run_node_bench(
     *,
     ranks: int = 1,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> NodeBench:
-    """Measure a node here for each number of trainers, of ``ranks`` processes, and each size.
+    """Measure a node for each number of trainers, of ``ranks`` processes, and each size.
 
     In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP.
-    ``sizes``: in bytes. What does not fit into memory is left out, and said in its row.
-
-    Raises:
-        RequestError: an argument cannot be used.
-        CheckpointError: the node or a trainer failed.
+    Raises RequestError, CheckpointError.
     """
     for count in trainers:
         refuse_outside("trainers", count, 1, MOST_PROCESSES, what="whole numbers")
@@ -127,9 +110,7 @@ def run_node_bench(
     return NodeBench(reps, machine, limits, rows)
 
 
-def _measured(
-    count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]
-) -> NodeRow:
+def _measured(count: int, ranks: int, size: int, reps: int, work: Path, say: Say) -> NodeRow:
     total = count * size
     rounds: list[tuple[list[float], dict[int, float]]] = []
     words = [sys.executable, "-m", PEERS, json.dumps({"limit_s": _LIMIT_S})]
@@ -178,7 +159,6 @@ def _measured(
 
 
 def _round(peers: Coordinator, places: Sequence[int], what: str, argument: int) -> list[float]:
-    """Seconds that each takes if all start at once."""
     at = time.monotonic() + _HEADSTART_S + _PER_TRAINER_S * len(places)
     for place in places:
         peers.send(place, {"what": what, "argument": argument, "at": at})
@@ -193,14 +173,12 @@ def _answers(peers: Coordinator, places: Sequence[int]) -> list[Message]:
 
 
 def _copy_speed(reps: int) -> float:
-    """Bytes/s of copying memory, one thread."""
     source = filled(2**28)
     target = filled(2**28)
     return len(source) / _seconds(lambda: target.__setitem__(slice(None), source), reps)
 
 
 def _direct_speed(folder: Path, reps: int) -> float | None:
-    """Bytes/s of direct writes, None if the file system does not support them."""
     block = filled(_DIRECT_BLOCK)
     path = folder / "direct"
 

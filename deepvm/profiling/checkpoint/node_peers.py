@@ -1,10 +1,4 @@
-"""Processes of the memory-node benchmark: ``send`` trains; ``receive`` is plain TCP's other end.
-
-Orders are lines of JSON on standard input, answers those of
-:mod:`deepvm.profiling.hosts.watchdog`; torch is not needed.
-"""
-
-from __future__ import annotations
+"""Processes of the memory-node benchmark: ``send`` trains; ``receive`` is plain TCP's other end."""
 
 import json
 import mmap
@@ -12,23 +6,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any
 
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.network.protocol import tune
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.core.json_types import JsonObject
 from deepvm.profiling.hosts.watchdog import agent, emit
 
-_COUNT = 8
-"""Bytes of the number that says how many follow."""
+_COUNT = 8  # Bytes of the number that says how many follow
+# Memory of a plain connection's receiver: more than a processor keeps in its caches
 _RING_BYTES = 32 * 2**20
-"""Memory of a plain connection's receiver: more than a processor keeps in its caches."""
 _BLOCK = 2**20
 
 
@@ -55,16 +47,8 @@ class Sender:
     """A rank's memory, and its connections."""
 
     def __init__(
-        self,
-        size: int,
-        node: str,
-        token: str,
-        job: str,
-        plain_port: int,
-        rank: int = 0,
-        world: int = 1,
+        self, size: int, node: str, token: str, job: str, plain_port: int, rank: int, world: int
     ) -> None:
-        """Connect to nobody yet; of the ``size`` bytes of a version this rank sends its share."""
         self._image = anonymous(size)
         ends = [size * number // world for number in range(world + 1)]
         self._layout = Layout(size, tuple((Segment(a, b - a),) for a, b in pairwise(ends)))
@@ -77,13 +61,11 @@ class Sender:
         self._plain: list[socket.socket] = []
 
     def node(self, version: int) -> None:
-        """Send a version to the node; returns when it has verified all of it."""
         self._tier.put(
             Shard(self._job, version, self._rank, self._layout, self._image), lambda level: None
         )
 
     def plain(self, flows: int) -> None:
-        """Send as many bytes over plain connections, until the other side has read all of them."""
         while len(self._plain) < flows:
             sock = socket.create_connection(("127.0.0.1", self._port))
             tune(sock)
@@ -105,7 +87,7 @@ def _send(sock: socket.socket, part: memoryview) -> None:
         raise ConnectionError("the receiver has gone")
 
 
-def send(setting: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+def send(setting: JsonObject, lines: SimpleQueue[str]) -> None:
     """Serve as a trainer: each order names a :class:`Sender` method and a start (monotonic)."""
     sender = Sender(**setting)
     emit("ready")
@@ -140,7 +122,7 @@ def receive() -> None:
         threading.Thread(target=serve, args=(sock,), daemon=True).start()
 
 
-def _work(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+def _work(order: JsonObject, lines: SimpleQueue[str]) -> None:
     setting = json.loads(lines.get())
     if setting.pop("role") == "receive":
         receive()

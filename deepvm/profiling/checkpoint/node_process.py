@@ -1,7 +1,5 @@
 """A memory node on this machine, for as long as it is measured or trained with."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
@@ -13,18 +11,16 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from deepvm.checkpoint.files.durable_write import medium
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import format_time
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import write_private
-from deepvm.io.free_port import free_port
-from deepvm.io.host_info import cores, processor
-from deepvm.io.process_tree import follow_parent
+from deepvm.io.host_info import cores, free_port, processor
+from deepvm.io.processes import follow_parent
 
-TOKEN = "token"
-"""Its file in the node's folder."""
+TOKEN = "token"  # Its file in the node's folder
 _START_S = 60.0
 _LOOK_S = 0.02
 
@@ -33,7 +29,6 @@ class MemoryNode(contextlib.AbstractContextManager["MemoryNode"]):
     """``deepvm memory-node serve`` on a loopback port, the same after each start."""
 
     def __init__(self, folder: Path, memory_bytes: int = 2**28, persist: str = "") -> None:
-        """Its token and its log are in the folder; ``persist``: the URL of its store, if any."""
         self._token = folder / TOKEN
         self._log = folder / "memory-node.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +48,6 @@ class MemoryNode(contextlib.AbstractContextManager["MemoryNode"]):
 
     @property
     def up(self) -> bool:
-        """Whether it was started, and not killed since."""
         return self._process is not None
 
     def start(self) -> None:
@@ -84,7 +78,6 @@ class MemoryNode(contextlib.AbstractContextManager["MemoryNode"]):
         )
 
     def kill(self) -> None:
-        """As if its machine were lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -95,17 +88,15 @@ class MemoryNode(contextlib.AbstractContextManager["MemoryNode"]):
         self.kill()
         self._token.unlink(missing_ok=True)
 
-    def __enter__(self) -> MemoryNode:
-        """Start it."""
+    def __enter__(self) -> "MemoryNode":
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it for good."""
         self.close()
 
 
-def machine_of(folder: Path, began: datetime) -> dict[str, Any]:
+def machine_of(folder: Path, began: datetime) -> JsonDict:
     """This machine, and the disk of a folder, for documents."""
     return {
         "processor": processor(),

@@ -1,11 +1,4 @@
-"""The processes that train on this machine while their speed is measured, and their parent.
-
-:func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK
-RENDEZVOUS``. They end when their standard input closes, so that none outlives the process that
-started it.
-"""
-
-from __future__ import annotations
+"""The processes that train on this machine while their speed is measured, and their parent."""
 
 import json
 import math
@@ -15,11 +8,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING
 
+from deepvm.core.json_types import JsonDict
+from deepvm.core.progress import Say
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
@@ -28,6 +24,7 @@ from deepvm.profiling.workload.spec import Workload
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 MODULE = "deepvm.profiling.eflops.eflops_worker"
 GRACE_S = 30.0  # for the processes to end after the result
@@ -39,38 +36,29 @@ _NO_MEMORY = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """A process's task: ``windows`` of at least ``seconds``, waits of at most ``timeout_s``.
-
-    ``data`` is a folder, "" for random images; ``modules`` a folder in which ``module:function`` is
-    looked up last.
-    """
+    """A process's task."""
 
     workload: Workload
     device: str
     processes: int
     threads: int
     windows: int
-    seconds: float
-    timeout_s: float
-    data: str
-    modules: str = ""
+    seconds: float  # of each window at least
+    timeout_s: float  # of each wait
+    data: str  # a folder; empty: random images
+    modules: str = ""  # a folder in which ``module:function`` is looked up last
 
 
-def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) -> dict[str, Any]:
-    """Start the processes and wait for rank 0's result; when this returns or raises, none is left.
+def run_workers(task: Task, say: Say, module: str = MODULE) -> JsonDict:
+    """Train until rank 0's result; no process is left. Raises RequestError, DataError.
 
-    Raises:
-        RequestError: the batch does not fit, or an argument cannot be used on this device.
-        DataError: the images cannot be read.
-        MeasurementError: one failed or ended without a result, or all were silent for
-            ``task.timeout_s`` and a window.
+    MeasurementError: a process failed, or all were silent for too long.
     """
     environment = dict(os.environ)
     if task.processes > 1 and sys.platform == "linux":
         # Else gloo resolves the host's name, which need not have an address.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # In this folder they import this very package, and no file of the user's with the name of a
-    # module.
+    # In this folder they import this very package, and no file of the user's
     package = Path(__file__).resolve().parents[3]
     with tempfile.TemporaryDirectory(prefix="deepvm-eflops-") as folder:
         words = [sys.executable, "-m", module, json.dumps(asdict(task))]
@@ -87,7 +75,7 @@ def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) ->
     return found
 
 
-def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dict[str, Any]:
+def _listen(workers: Coordinator, task: Task, say: Say) -> JsonDict:
     limit = task.timeout_s + task.seconds
     deadline = time.monotonic() + limit
     # By rank; the one of the lowest order is the cause
@@ -119,7 +107,7 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
 
 
 def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]:
-    """The error, after how many others it is to be looked for as the cause."""
+    """The error; those with the lowest number are the cause."""
     if "request" in message:
         return 0, RequestError(*message["request"])
     if "data" in message:
@@ -157,16 +145,13 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
     from deepvm.profiling.workload.images import read_images
     from deepvm.profiling.workload.models import CLASSES
     from deepvm.profiling.workload.train_step import Ranks, Training, real, synthetic
-    from deepvm.profiling.workload.windows import time_windows
 
     torch.set_num_threads(task.threads)
     torch.manual_seed(0)
     workload = task.workload
+    device = torch.device("cpu")
     if task.device == "cuda":
         device = torch.device("cuda", rank)
-    else:
-        device = torch.device("cpu")
-    if device.type == "cuda":
         torch.cuda.set_device(device)
     data = read_images(Path(task.data)) if task.data else None
     if task.modules:  # behind all others, which a file of the user's must not hide
@@ -198,7 +183,7 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
     ranks.close()
 
 
-def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
+def _made(workload: Workload, *, count: bool) -> "tuple[nn.Module, int]":
     """The model and, if requested, the operations of its forward pass for one image."""
     from deepvm.profiling.workload.models import build, forward_flops
 
@@ -221,8 +206,7 @@ def _reason(error: Exception) -> str:
 
 
 def _report(error: Exception, task: Task) -> None:
-    # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
-    # has no type.
+    # What cuDNN, cuBLAS and the processor's allocator raise has no type
     known = isinstance(error, (RequestError, DataError))
     if not known and (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
         # Where in torch's source the processor's allocator gave up is no help here.
@@ -255,6 +239,86 @@ def main() -> None:
         # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
         os._exit(1)
     leave()
+
+
+# Before the first window: all but the first, which allocates, tell how many fill a window
+SINGLE_STEPS = 4
+# The warm-up ends when a window differs by no more from the one before; windows have so many more
+# steps
+STEADY = 0.05
+MOST_WARM_UPS = 10
+MOST_WARM_UP_S = 60.0  # then the machine is measured all the same, with a warning
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps that were timed together; ``images`` of all devices."""
+
+    images: int
+    seconds: float
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.seconds
+
+
+@dataclass(frozen=True)
+class Timing:
+    """``steps`` per window; ``steady``: the speed had settled when the warm-up ended."""
+
+    steps: int
+    warm_up: tuple[Window, ...]
+    windows: tuple[Window, ...]
+    steady: bool
+
+
+def time_windows(
+    run: Callable[[int], float], images: int, windows: int, seconds: float, say: Say
+) -> Timing:
+    """Warm up with steps, then windows until two differ by at most 5 %, then measure.
+
+    ``run`` does so many steps and returns their seconds, the same in all processes, so that all
+    decide alike. ``images``: of one step on all devices. A window lasts at least ``seconds``,
+    unless steps become faster by more than 5 % after the warm-up.
+    """
+
+    def window() -> Window:
+        # A clock without progress would make the speed infinite, which JSON cannot hold.
+        return Window(steps * images, max(run(steps), 1e-9))
+
+    say("first steps")
+    fastest = min([run(1) for _ in range(SINGLE_STEPS)][1:])
+    steps = _filling(seconds, fastest)
+    warm_up: list[Window] = []
+    steady = False
+    spent_s = 0.0
+    while (
+        len(warm_up) < 2 or not steady and len(warm_up) < MOST_WARM_UPS and spent_s < MOST_WARM_UP_S
+    ):
+        warm_up.append(window())
+        spent_s += warm_up[-1].seconds
+        fastest = min(fastest, warm_up[-1].seconds / steps)
+        steps = _filling(seconds, fastest)
+        say(f"warm-up {len(warm_up)}: {warm_up[-1].images_per_s:,.1f} images/s")
+        steady = len(warm_up) > 1 and spread(warm_up[-2:]) <= STEADY
+    counted: list[Window] = []
+    for number in range(1, windows + 1):
+        counted.append(window())
+        say(f"window {number} of {windows}: {counted[-1].images_per_s:,.1f} images/s")
+    return Timing(steps, tuple(warm_up), tuple(counted), steady)
+
+
+def _filling(seconds: float, step_s: float) -> int:
+    if step_s > 0:
+        return math.ceil(min(MOST_STEPS, (1 + STEADY) * seconds / step_s))
+    return MOST_STEPS
+
+
+def spread(windows: Sequence[Window]) -> float:
+    """(fastest - slowest) / median of the windows' speeds: 0.1 is 10 %."""
+    speeds = [w.images_per_s for w in windows]
+    return (max(speeds) - min(speeds)) / median(speeds)
 
 
 if __name__ == "__main__":

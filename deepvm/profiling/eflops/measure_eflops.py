@@ -1,36 +1,28 @@
-"""eFLOPS: the operations that a machine does each second while it trains (DeepVM III-B2).
-
-eFLOPS = 3 x operations of the forward pass x images/s: the backward pass has twice as many as the
-forward pass. The number belongs to its workload: one machine has several times as many eFLOPS with
-one model as with another.
-"""
-
-from __future__ import annotations
+"""eFLOPS = 3 x operations of the forward pass x images/s, in training (DeepVM III-B2)."""
 
 import importlib.util
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.core.progress import Say
 from deepvm.core.units import counted, refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
-from deepvm.profiling.eflops.eflops_worker import Task, run_workers
+from deepvm.profiling.eflops.eflops_worker import Task, Window, run_workers, spread
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
-from deepvm.profiling.workload.windows import Window, spread
 
 MODULE = "deepvm.profiling.eflops.measure_eflops"
+# Training over forward pass: gradients of inputs and of weights take as many operations each
 PASSES = 3
-"""Training over forward pass: gradients of inputs and of weights take as many operations each."""
 LEAST_WINDOWS = 3  # two windows show that one is off, but not which
 WIDE_SPREAD = 0.10
 WINDOWS = 5
@@ -41,44 +33,34 @@ _HOST_S = 1980.0  # for one model on a slow host, in addition to its windows
 
 @dataclass(frozen=True)
 class Eflops:
-    """A measurement.
-
-    ``forward_flops``: operations of the forward pass for one image, ``steps``: of each window.
-
-    ``data`` is ``synthetic``, ``cifar10`` or ``idx``; ``steady``: the speed had settled after the
-    warm-up.
-    """
+    """A measurement."""
 
     workload: Workload
     machine: Machine
-    forward_flops: int
+    forward_flops: int  # operations of the forward pass for one image
     device: str
     processes: int
     threads: int
-    data: str
-    steps: int
+    data: str  # ``synthetic``, ``cifar10`` or ``idx``
+    steps: int  # of each window
     warm_up: Sequence[Window]
     windows: Sequence[Window]
-    steady: bool
+    steady: bool  # the speed had settled after the warm-up
 
     @property
     def images_per_s(self) -> float:
-        """Median over the windows, all GPUs or processes together."""
         return median(w.images_per_s for w in self.windows)
 
     @property
     def eflops(self) -> float:
-        """Operations a second in training."""
         return PASSES * self.forward_flops * self.images_per_s
 
     @property
     def spread(self) -> float:
-        """(fastest - slowest) / median of the windows."""
         return spread(self.windows)
 
     @property
     def warnings(self) -> Iterator[str]:
-        """Why the machine may be faster or slower than this, each with the next step."""
         if not self.steady:
             yield (
                 f"the speed still changed after {len(self.warm_up)} windows of warm-up; "
@@ -93,8 +75,7 @@ class Eflops:
         if self.device == "cuda" and self.processes < gpus:
             yield f"{self.processes} of {gpus} GPUs were measured; leave --processes out to use all"
 
-    def document(self) -> dict[str, Any]:
-        """``deepvm.eflops/1``."""
+    def document(self) -> JsonDict:
         return document_of("profiling.Eflops", self)
 
 
@@ -111,23 +92,15 @@ def measure_eflops(
     data: Path | None = None,
     seconds: float = SECONDS,
     timeout_s: float = TIMEOUT_S,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Eflops:
     """Train on this machine and time it, in processes whose crash or hang spares the caller.
 
-    ``model``, ``batch``, ``resolution``, ``dtype`` and ``optimizer`` are those of a
-    :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto``
-    for GPUs if there are any; one process trains on each GPU, or one on the CPU, unless
-    ``processes`` is given. ``data`` is a folder for
-    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. ``windows``
-    count after the warm-up, each of at least ``seconds``; after ``timeout_s`` of silence beyond
-    that the processes are ended. ``say`` receives progress lines.
-
-    Raises:
-        RequestError: an argument cannot be used, or a batch does not fit into the memory.
-        MissingExtraError: torch is not installed.
-        DataError: the images cannot be read.
-        MeasurementError: a process failed or fell silent.
+    ``device``: ``cpu``, ``cuda``, or ``auto``; one process trains on each GPU, or one on the CPU.
+    ``data``: a folder for :func:`~deepvm.profiling.workload.images.read_images`, else random
+    images. ``windows``, of at least ``seconds`` each, count after the warm-up; after ``timeout_s``
+    of silence beyond that the processes are ended. Raises RequestError: also if a batch does not
+    fit into the memory; MissingExtraError, DataError; MeasurementError: a process failed.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("", "torch", "train")
@@ -159,8 +132,8 @@ def measure_eflops(
 def check_numbers(
     batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Raise a RequestError for numbers that :func:`measure_eflops` accepts on no machine."""
-    refuse_outside("batch", batch, 2, 65536, why="; batch normalisation needs two images")
+    """Raise RequestError for numbers that :func:`measure_eflops` accepts on no machine."""
+    refuse_outside("batch", batch, 2, 65536, why="; batch normalization needs two images")
     refuse_outside("resolution", resolution, 32, 2048)
     refuse_outside("windows", windows, LEAST_WINDOWS, 1000)
     refuse_outside("seconds", seconds, 0.001, 600, what="seconds")
@@ -168,7 +141,6 @@ def check_numbers(
 
 
 def _devices(device: str, processes: int | None) -> tuple[str, int]:
-    """The device, and how many processes train on it."""
     gpus = 0
     if device != "cpu":
         import torch
@@ -191,30 +163,22 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
 
 
 def measure_eflops_on(
-    host: Host,
-    launcher: Launcher,
-    options: Mapping[str, Any],
-    *,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """:meth:`Eflops.document` of a host.
+    host: Host, launcher: Launcher, options: JsonObject, *, say: Say = lambda line: None
+) -> JsonDict:
+    """The document of a host. Raises MeasurementError: it failed there, or is silent.
 
     ``options``: those of :func:`measure_eflops`, for JSON, ``seconds`` and ``windows`` among them.
-
-    Raises:
-        MeasurementError: it failed there, or the host fell silent; says why.
     """
-    # A slow step makes a window longer than it need be, and the warm-up takes as long as some
-    # windows.
+    # A slow step makes a window longer, and the warm-up takes as long as some windows
     limit_s = _HOST_S + 4 * options["seconds"] * options["windows"]
-    order = json.dumps({"options": dict(options), "limit_s": limit_s})
-    with Coordinator([(host, launcher.command(host, MODULE, [order]))]) as running:
+    program = launcher.agent(host, MODULE, options=dict(options), limit_s=limit_s)
+    with Coordinator([program]) as running:
         while (message := running.answer(0, limit_s))["event"] == "say":
             say(str(message["line"]))
     return dict(message["document"])
 
 
-def _work(order: Mapping[str, Any], _: object) -> None:
+def _work(order: JsonObject, _: object) -> None:
     found = measure_eflops(**order["options"], say=lambda line: emit("say", line=line))
     emit("measured", document=found.document())
 

@@ -1,18 +1,16 @@
 """A speed-up curve as it was measured, and the file in which it grows run by run."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, steps_of_runs
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.build import document_of
 from deepvm.errors import DataError, RequestError
@@ -26,87 +24,68 @@ _STEPS = "CSV of measured steps, or a JSON file of `deepvm profile scaling`"
 
 @dataclass(frozen=True)
 class Run:
-    """One training run on n hosts, or why it ``failed``; ``repeat`` counts from 1.
-
-    ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all
-    VMs at their median.
-    ``batch``: samples on each GPU; None for that of the workload.
-    """
+    """One training run on n hosts, or why it ``failed``; ``repeat`` counts from 1."""
 
     n: int
     repeat: int
-    seconds_per_step: tuple[float, ...] = ()
-    images_per_s: float | None = None
+    seconds_per_step: tuple[float, ...] = ()  # of the slowest process in each window
+    images_per_s: float | None = None  # of all VMs at their median
     failed: str | None = None
-    batch: int | None = None
+    batch: int | None = None  # samples on each GPU; None: the workload's
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Good runs on n VMs with one batch; ``step_s``: median of medians; ``spread``: of windows."""
+    """Good runs on n VMs with one batch."""
 
     n: int
     gpus: int
     batch: int
     runs: int
-    step_s: float
-    spread: float
+    step_s: float  # median of medians
+    spread: float  # of windows
 
 
 class Point(NamedTuple):
-    """The median run on n VMs: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
-
-    ``seconds`` are a step's over n, that is for the same images at all sizes, as the paper compares
-    times.
-    """
+    """The median run on n VMs: S(n) = seconds(1) / seconds(n)."""
 
     n: int
-    seconds: float
-    speedup: float | None
+    seconds: float  # a step's over n: of the same images at all sizes
+    speedup: float | None  # None while n = 1 is not measured
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Steps on n VMs with several batches; the speed-up curve is of the workload's batch.
+    """Steps on n VMs with several batches; the speed-up curve is of the workload's batch."""
 
-    ``plan`` has the requested ``sizes``, ``batches`` and ``repeats``. ``local``: all hosts are one
-    machine; ``fit``: a document deepvm.fit/1; ``step_time``: the fitted step-time law;
-    ``unwritten``: why the file lacks something.
-    """
-
-    workload: Mapping[str, Any]
+    workload: JsonObject
     hosts: tuple[str, ...]
-    plan: Mapping[str, Any]
-    local: bool
+    plan: JsonObject  # requested ``sizes``, ``batches`` and ``repeats``
+    local: bool  # all hosts are one machine
     runs: tuple[Run, ...] = ()
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    fit: Mapping[str, Any] | None = None
-    step_time: Mapping[str, Any] | None = None
+    machine: JsonObject = field(default_factory=dict)
+    fit: JsonObject | None = None  # a document deepvm.fit/1
+    step_time: JsonObject | None = None  # the fitted step-time law
     warnings: tuple[str, ...] = ()
-    unwritten: str = ""
+    unwritten: str = ""  # why the file lacks something
 
     @property
     def good(self) -> tuple[Run, ...]:
-        """The runs that did not fail."""
         return tuple(run for run in self.runs if run.failed is None)
 
     @property
     def batch(self) -> int:
-        """Samples on each GPU in the runs of the speed-up curve."""
         return int(self.workload["batch"])
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """All batches, that of the curve first."""
         return tuple(dict.fromkeys((self.batch, *self.plan.get("batches", ()))))
 
     def batch_of(self, run: Run) -> int:
-        """Samples on each GPU in a run."""
         return run.batch or self.batch
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """What was measured of each size and batch, ascending."""
         runs: dict[tuple[int, int], list[Run]] = {}
         for run in self.good:
             runs.setdefault((run.n, self.batch_of(run)), []).append(run)
@@ -120,12 +99,10 @@ class Curve:
 
     @property
     def on_curve(self) -> tuple[Run, ...]:
-        """The good runs with the curve's batch."""
         return tuple(run for run in self.good if self.batch_of(run) == self.batch)
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """One for each measured size, ascending."""
         times: dict[int, list[float]] = {}
         for run in self.on_curve:
             times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
@@ -149,14 +126,12 @@ class Curve:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Requested sizes without a good run, of some batch."""
         there = {(run.n, self.batch_of(run)) for run in self.good}
         return tuple(
             n for n in self.plan["sizes"] if any((n, batch) not in there for batch in self.batches)
         )
 
     def document(self) -> dict[str, object]:
-        """The curve as JSON has it, with all that is known of the workload and the plan."""
         own = {"workload": dict(self.workload), "plan": dict(self.plan)}
         return (
             document_of("profiling.Scaling", self) | own | {"runs": list(map(_run_of, self.runs))}
@@ -164,15 +139,12 @@ class Curve:
 
 
 def write_curve(path: Path, curve: Curve) -> None:
-    """Replace the file atomically; raises a DataError when it cannot be written."""
+    """Replace the file. Raises DataError."""
     write_document(path, curve.document())
 
 
 def read_curve(path: Path, wanted: str = _WANTED) -> Curve | None:
-    """Read a file of :func:`write_curve`, None when there is none.
-
-    Raises a DataError when it is no such file.
-    """
+    """Read a file of :func:`write_curve`, None when there is none. Raises DataError."""
     try:
         found = json.loads(read_text(path, wanted))
         version = found["schema_version"]
@@ -216,10 +188,7 @@ def read_scaling(path: Path) -> Curve:
 
 
 def read_scaling_steps(path: Path) -> Steps:
-    """The steps of a file of :func:`write_curve`.
-
-    Raises a DataError when nothing in it says how VMs train.
-    """
+    """The steps of a file of :func:`write_curve`. Raises DataError: it has none."""
     curve = read_scaling(path)
     if not curve.steps:
         why = "no run that ended"
@@ -229,7 +198,7 @@ def read_scaling_steps(path: Path) -> Steps:
     return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
-def _run_of(run: Run) -> dict[str, Any]:
+def _run_of(run: Run) -> JsonDict:
     found = asdict(run) | {"seconds_per_step": list(run.seconds_per_step)}
     if run.batch is None:
         del found["batch"]

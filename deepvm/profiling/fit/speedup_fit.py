@@ -1,23 +1,24 @@
 """Fit a speed-up curve to measured points: which law, how well, how far (DeepVM III-C1, V-B1)."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from deepvm.core.arrays import FloatArray
+from deepvm.core.cluster.speedup import HybridSpeedup
+from deepvm.core.json_types import JsonDict
+from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.csv_table import MAX_NODES
-from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
+from deepvm.profiling.fit.points import MAX_NODES, Points
 from deepvm.profiling.fit.speedup_models import (
     LAWS,
+    LOGISTIC,
     FittedLaw,
     best_first,
     comparable,
@@ -25,7 +26,137 @@ from deepvm.profiling.fit.speedup_models import (
     residuals,
     search_fast,
 )
-from deepvm.profiling.fit.speedup_points import Points
+
+ENOUGH_SIZES = 5
+REACH = 1.5  # a curve is trusted up to so many times the largest measured n
+OFF = 0.1  # a mean error, an S(1) or a band that is further off gets a warning
+_SCATTER = 0.05
+_HYBRID = "hybrid, which is the logistic with its tangent below b (eq. 12)"
+_ABOVE_LINEAR = 1.05
+_NEAR_LINEAR = 0.9
+
+
+def doubts(
+    n: FloatArray, s: FloatArray, laws: Sequence[FittedLaw], best: FittedLaw, up_to: int
+) -> tuple[str, ...]:
+    """Warnings about using ``best`` up to n = ``up_to``, worst first; ``n``, ``s``: shape (m,)."""
+    logistic = next(f for f in laws if f.law is LOGISTIC)
+    return (
+        *_of_use(n, up_to),
+        *_of_points(n, s),
+        *_of_fits(len(n), laws, best),
+        *_of_logistic(n, logistic),
+    )
+
+
+def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """What is wrong with points (n, S(n)) themselves, or that no law comes near them."""
+    n, s = np.array(points, dtype=np.float64).T
+    found = [text for text in _of_points(n, s) if not text.startswith("only")]
+    if len(np.unique(n)) > len(LOGISTIC.parameters):
+        best = best_first([fit_law(law, n, s) for law in LAWS])[0]
+        if best.mape > OFF:
+            found.append(_far(best))
+    return tuple(found)
+
+
+def _of_use(n: FloatArray, up_to: int) -> Iterator[str]:
+    largest = float(n.max())
+    if up_to > REACH * largest:
+        yield (
+            f"n = {up_to} is {up_to / largest:.3g} x the largest n that was measured ({largest:g}):"
+            f" beyond {REACH} x, here n = {int(REACH * largest)}, S(n) is a guess, and the band"
+            " knows nothing of other laws. A logistic that was measured to n = 8 with 5 % noise"
+            " gave an S(32) of 0.4 to 6 times the truth"
+        )
+
+
+def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
+    sizes = np.unique(n)
+    if len(sizes) < ENOUGH_SIZES:
+        yield (
+            f"only {len(sizes)} different n: measure {ENOUGH_SIZES} or more, or the law says more"
+            " than the points do"
+        )
+    if is_near_linear(n, s):
+        yield (
+            f"S(n) is above {_NEAR_LINEAR} n everywhere, so no bend has been measured: "
+            f"nothing is known of n above {sizes[-1]:g}"
+        )
+    at_one = 1.0
+    if (n == 1).any():
+        at_one = float(np.median(s[n == 1]))
+    if abs(at_one - 1) > _SCATTER:
+        yield (
+            f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over"
+            " one VM?"
+        )
+    above = [size for size in sizes if size > 1 and np.median(s[n == size]) > _ABOVE_LINEAR * size]
+    if shown := ", ".join(f"{size:g}" for size in above):
+        yield (
+            f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed"
+            " by something?"
+        )
+    for size in sizes:
+        own = s[n == size]
+        spread = 0.0
+        if len(own) > 1:
+            spread = float(np.std(own, ddof=1) / np.mean(own))
+        if spread > _SCATTER:
+            yield (
+                f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n):"
+                " repeat them"
+            )
+
+
+def _of_fits(measurements: int, laws: Sequence[FittedLaw], best: FittedLaw) -> Iterator[str]:
+    for fitted in laws:
+        if not fitted.converged:
+            yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
+    without = [f for f in laws if f.aicc is None]
+    if without:
+        names = joined(f.law.name for f in without)
+        most = max(len(f.law.parameters) for f in without)
+        yield (
+            f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough"
+            " to compare all laws"
+        )
+    if best.mape > OFF:
+        yield _far(best)
+
+
+def _far(best: FittedLaw) -> str:
+    return (
+        f"the nearest law, {best.law.name}, is {100 * best.mape:.0f} % off on average: "
+        "use the points themselves (--speedup measured)"
+    )
+
+
+def _of_logistic(n: FloatArray, logistic: FittedLaw) -> Iterator[str]:
+    largest = float(n.max())
+    a, b, c = logistic.values
+    if b >= largest:
+        yield (
+            f"logistic: no measurement past its bend at n = {b:.3g}, so a, b and c are guesses;"
+            " measure larger n"
+        )
+    for name, value in logistic.at_bounds().items():
+        yield (
+            f"logistic: {name} = {value:g} is the bound of the search, so the points do not have"
+            " this shape"
+        )
+    sizes = np.arange(1.0, largest + 1.0)
+    hybrid = HybridSpeedup(a, b, c).speedup(sizes)
+    if hybrid[0] <= 0:
+        yield f"{_HYBRID}: S(n) is below 0 up to n = {sizes[hybrid <= 0][-1]:g}"
+    elif abs(hybrid[0] - 1) > OFF:
+        yield f"{_HYBRID}: S(1) is {hybrid[0]:.3g} and must be 1, so small n come out wrong"
+
+
+def is_near_linear(n: FloatArray, s: FloatArray) -> bool:
+    """Whether every measurement is close to S(n) = n, so that no bend has been seen."""
+    return bool((s > _NEAR_LINEAR * n).all())
+
 
 FEWEST_SIZES = 4  # three parameters go through three points whatever these are
 RESAMPLES = 400
@@ -72,21 +203,17 @@ class Fit:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The measured n, each once, ascending."""
         return tuple(sorted({int(n) for n, _ in self.points}))
 
     def law(self, name: str) -> FittedLaw:
-        """One of the laws by its name."""
         return next(f for f in self.laws if f.law.name == name)
 
     @property
     def ranked(self) -> list[FittedLaw]:
-        """The laws, the best first."""
         return best_first(self.laws)
 
     @property
     def ranked_by(self) -> str:
-        """What puts the best law first."""
         if self.best.aicc is not None and comparable(self.laws):
             return "AICc"
         return "mean error"
@@ -104,7 +231,6 @@ class Fit:
 
     @property
     def medians(self) -> dict[int, float]:
-        """The median S(n) of each measured n."""
         return {n: median(s for size, s in self.points if size == n) for n in self.sizes}
 
     @property
@@ -131,11 +257,8 @@ class Fit:
         rows = zip(sizes, low.tolist(), self.best.speedup(n).tolist(), high.tolist(), strict=True)
         return tuple(BandPoint(*row) for row in rows)
 
-    def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``: ``a``, ``b``, ``c`` (logistic), ``mape`` and ``band`` of ``law``.
-
-        AICc without a value is null.
-        """
+    def document(self) -> JsonDict:
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` (logistic), ``mape`` and ``band`` of ``law``."""
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
             "schema_version": "deepvm.fit/1",
@@ -159,14 +282,10 @@ def fit_curve(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Fit:
-    """Fit four laws to points (n, S(n)), n >= 1 whole VMs, S > 0, in any order; choose one.
+    """Fit four laws to points (n, S(n)), n >= 1 whole VMs, S > 0, and choose one.
 
-    ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples``
-    and ``seed`` are of the band's draws.
-
-    Raises:
-        RequestError: fewer than four different n, an invalid point, or an ``up_to`` outside 1 ...
-            4096.
+    ``up_to``: the largest n to use it for, by default the largest measured. Raises RequestError:
+    fewer than four different n, an invalid point, or an ``up_to`` outside 1 ... 4096.
     """
     ordered = tuple(sorted((float(n), float(s)) for n, s in points))
     for point in ordered:
@@ -228,27 +347,21 @@ def bootstrap(
 ) -> Band:
     """The band around a fit to sizes ``n`` in VMs and speed-ups ``s`` of shape (m,), given its law.
 
-    The residuals of a size are drawn together, as their mean: what a law cannot describe at a size
-    is the same in all its repeats, which must not make it look smaller. Each draw multiplies the
-    fitted curve at the measured sizes by 1 minus a residual of another size, scatters the unit, and
-    fits again. S counts from n = 1, so an error there moves the whole curve: it scatters as its
-    repeats do, or, measured once, as the other sizes do.
+    Each draw multiplies the fitted curve by 1 minus another size's mean residual (what a law cannot
+    describe at a size is the same in all its repeats), scatters S(1), and fits again.
     """
     random = np.random.default_rng(seed)
     law = fitted.law
     sizes, where = np.unique(n, return_inverse=True)
     own = residuals(law, fitted.values, n, s)
     mean = np.bincount(where, own) / np.bincount(where)
-    # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom
-    # to fit it.
+    # A law with S(1) = 1 has no residual there that could stand for another size's
+    free = sizes > 1
     if not law.unit:
         free = np.ones(len(sizes), dtype=bool)
-    else:
-        free = sizes > 1
     pool = mean[free]
     # Centred, or all draws would be shifted alike; stretched for the fitted parameters, and by
-    # Student's t over its limit for many sizes, because few residuals say little of their own
-    # width.
+    # Student's t, because few residuals say little of their own width
     freedom = max(len(pool) - len(law.parameters), 1)
     pool = (pool - pool.mean()) * math.sqrt(len(pool) / freedom)
     pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)

@@ -1,16 +1,8 @@
-"""Four scaling laws, fitted to the same measurements under the same noise, for comparison.
+"""Four scaling laws, fitted to the same points for comparison.
 
-Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is
-off by some per cent of itself, and with plain differences the largest sizes alone would decide. On
-the speed-ups behind Figure 5 of the paper the mean errors are 3 % (alpha-beta), 8 % (logistic), 30
-% (Amdahl, USL).
-
-AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m
-measurements and k parameters, one of them the width of the noise: the law with the least is the one
-to use. Measurements at n = 1 count too: a curve that does not give S(1) = 1 pays for it.
+Every law minimizes the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is
+off by some per cent of itself.
 """
-
-from __future__ import annotations
 
 import math
 import warnings
@@ -25,62 +17,45 @@ from scipy.special import expit
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.speedup import RingSpeedup
 
+# Relative. No clock measures a step better: below it, laws are compared by their parameters alone
 SMALLEST_RESIDUAL = 1e-6
-"""Relative.
-
-No clock measures a step better, so laws that fit as closely are told apart by their parameters
-alone.
-"""
 
 EVALUATIONS = 2000  # of a law in one search; then it is cut off
 _TOLERANCE = 1e-14
 _FAST_EVALUATIONS = 200
 _CONVERGED = (1, 2, 3, 4)  # what leastsq returns when it is done
-# A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it
-# can
+# A cost that is smaller is 0: the search stays inside its bounds
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
 class Law:
-    """A family of curves S(n).
-
-    Attributes:
-        speedup: S(n) of an array n and the parameters, same shape as n.
-        starts: where searches for the parameters begin, given n and S(n).
-        unit: whether S(1) = 1 for all parameters.
-    """
+    """A family of curves S(n)."""
 
     name: str
     parameters: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     speedup: Callable[..., FloatArray]
+    # Of searches, given n and S(n)
     starts: Callable[[FloatArray, FloatArray], Sequence[Sequence[float]]]
-    unit: bool = True
+    unit: bool = True  # S(1) = 1 for all parameters
 
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law with the parameters that fit best.
-
-    ``mape``: mean absolute relative error over the measurements, 0.03 is 3 %; ``aicc``: see
-    :func:`aicc`;
-    ``converged``: False when the search was cut off.
-    """
+    """A law with the parameters that fit best."""
 
     law: Law
     values: tuple[float, ...]
-    mape: float
+    mape: float  # mean absolute relative error: 0.03 is 3 %
     aicc: float | None
-    converged: bool
+    converged: bool  # False: the search was cut off
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        """S(n), same shape as n."""
         return self.law.speedup(np.asarray(n, dtype=np.float64), *self.values)
 
     def at_bounds(self) -> dict[str, float]:
-        """The parameters that ended at a bound, by name."""
         rows = zip(self.law.parameters, self.values, self.law.low, self.law.high, strict=True)
         near = 1e-6
         return {
@@ -94,8 +69,7 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> FittedLaw:
     """Fit one law to sizes ``n`` in VMs and speed-ups ``s`` above 0, both of shape (m,)."""
     values: tuple[float, ...]
     if law is ALPHA_BETA:
-        # The same code that fits a ring to a catalog's points: the two must agree to the last
-        # digit.
+        # As for a ring's catalog points: the two must agree to the last digit
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
         values = (ring.c, ring.l)
         converged = True
@@ -126,8 +100,7 @@ def search(
         "gtol": _TOLERANCE,
     }
     with warnings.catch_warnings():
-        # The covariance, which is not used here, has no value when the law passes through every
-        # point.
+        # The covariance has no value when the law passes through every point
         warnings.simplefilter("ignore", OptimizeWarning)
         try:
             values, _ = curve_fit(
@@ -143,9 +116,8 @@ def search_fast(
 ) -> tuple[float, ...] | None:
     """As :func:`search`, to about five digits and in a tenth of the time.
 
-    A parameter that crosses a bound is put there, and the others are searched again. Parameters
-    that are never 0 are searched as logarithms: where a logistic has not bent yet, b and log(c)
-    change together along a straight line; b and c do so along a curve, on which a search creeps.
+    A parameter that crosses a bound is put there, and the others are searched again. Those that are
+    never 0 are searched as logarithms: b and log(c) of an unbent logistic change along a line.
     """
     logs = np.array(law.low) > 0
 
@@ -189,7 +161,10 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data (AICc); None with too few measurements."""
+    """AICc of m measurements: m ln(mean_square) + 2 k + 2 k (k + 1) / (m - k - 1); None for few.
+
+    k = parameters + 1: the width of the noise is one.
+    """
     k = parameters + 1
     if measurements - k - 1 <= 0:
         return None
@@ -230,6 +205,7 @@ def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:
     return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]
 
 
+# DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n.
 LOGISTIC = Law(
     "logistic",
     ("a", "b", "c"),
@@ -239,7 +215,7 @@ LOGISTIC = Law(
     _logistic_starts,
     unit=False,
 )
-"""DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n."""
+# n / (1 + serial (n - 1)): the part of the work that no further VM takes over
 AMDAHL = Law(
     "amdahl",
     ("serial",),
@@ -248,7 +224,7 @@ AMDAHL = Law(
     partial(_usl, coherence=0.0),
     partial(_cost_starts, 1),
 )
-"""n / (1 + serial (n - 1)): the part of the work that no further VM takes over."""
+# Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))
 USL = Law(
     "usl",
     ("contention", "coherence"),
@@ -257,11 +233,10 @@ USL = Law(
     _usl,
     partial(_cost_starts, 2),
 )
-"""Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))."""
+# Ring all-reduce (:class:`~deepvm.core.cluster.speedup.RingSpeedup`): c and l in step times
 ALPHA_BETA = Law(
     "alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2)
 )
-"""Ring all-reduce (:class:`~deepvm.core.cluster.speedup.RingSpeedup`): c and l in step times."""
 
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)  # in the order of documents and tables
 

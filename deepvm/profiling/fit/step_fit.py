@@ -1,24 +1,21 @@
 """The step-time law fitted to measured steps, what it predicts, and what to doubt of it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.spelling import listed
 from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import FEWEST, MeasuredRange, Steps, StepTimeFit, fit_steps
 from deepvm.core.units import Interval, counted
 from deepvm.documents.build import document_of
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.step_points import StepQuestion
+from deepvm.profiling.fit.points import StepQuestion
 
-MOST_KEPT = 2_000
-"""Steps that are saved with a law."""
+MOST_KEPT = 2_000  # Steps that are saved with a law
 OFF = 0.1  # a median error that is larger gets a warning
 
 
@@ -44,7 +41,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class StepFit:
-    """Measured steps, the law, and its predictions in the order in which they were asked for."""
+    """Measured steps, the law, and its predictions in the order in which they were requested."""
 
     steps: Steps
     fitted: StepTimeFit
@@ -52,7 +49,6 @@ class StepFit:
 
     @property
     def measured(self) -> MeasuredRange:
-        """Where the law holds."""
         return self.fitted.measured
 
     @cached_property
@@ -81,16 +77,12 @@ class StepFit:
         parts = (law.grad_s(gpus, own), law.sync_s(nodes, gpus), law.step_s(nodes, gpus, own))
         return Shares(asked, *(float(part[0]) for part in parts))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonDict:
         """``deepvm.steptime/1``: law in seconds; ``error``: median |predicted/measured - 1|."""
         return document_of("profiling.StepTimeFit", self)
 
-    def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-        """What measured tables keep: :meth:`document` with the fit and steps, no predictions.
-
-        Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and
-        batches.
-        """
+    def saved(self, workload: JsonObject, machine: JsonObject) -> JsonDict:
+        """What measured tables keep: the fit and at most :data:`MOST_KEPT` steps."""
         found = {key: value for key, value in self.document().items() if key != "predictions"}
         own = self.steps.thinned(MOST_KEPT)
         columns = (own.nodes, own.gpus, own.batch, own.step_s)
@@ -107,10 +99,7 @@ class StepFit:
 
 
 def fit_step_time(steps: Steps, asked: Sequence[StepQuestion] = ()) -> StepFit:
-    """Fit the law and predict what is asked for.
-
-    Raises a RequestError for fewer than four steps, or if neither clusters nor batches differ.
-    """
+    """Fit the law and predict. Raises RequestError: too few different steps."""
     try:
         fitted = fit_steps(steps)
     except RequestError as error:
@@ -140,7 +129,7 @@ def _most_on_each(asked: StepQuestion, measured: MeasuredRange) -> int:
 
 
 def _lacks_part(asked: StepQuestion, measured: MeasuredRange) -> bool:
-    """Whether it synchronises in a way that nothing was measured of."""
+    """Whether it synchronizes in a way that nothing was measured of."""
     if asked.nodes > 1:
         return not measured.several
     return asked.gpus > 1 and not measured.local
@@ -150,7 +139,7 @@ def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Itera
     asked = [prediction.asked for prediction in predictions]
     if unknown := [one for one in asked if _lacks_part(one, measured)]:
         yield (
-            f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the"
+            f"{_named(unknown)}: nothing was measured that synchronizes so, and the step is the"
             " least it can be"
         )
     for most in sorted({_most_on_each(one, measured) for one in asked}):
@@ -162,10 +151,9 @@ def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Itera
         yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
     low, high = measured.batch
     if outside := [one for one in asked if not low <= one.batch <= high]:
+        known = f"{low:g} samples"
         if high > low:
             known = f"{low:g} to {high:g} samples"
-        else:
-            known = f"{low:g} samples"
         yield f"{_named(outside)}: the batch lies outside what was measured, {known} on each GPU"
     low_nodes = measured.nodes[0]
     low_gpus = measured.gpus[0]
@@ -202,8 +190,8 @@ def _of_steps(steps: Steps, measured: MeasuredRange) -> Iterator[str]:
         )
     if measured.gpus[0] > 1:
         yield (
-            "no single GPU was measured: gradients and their synchronisation are told apart by the"
-            " law alone"
+            "no single GPU was measured: only the law separates gradients from their"
+            " synchronization"
         )
     if measured.batches == 1:
         yield (
@@ -219,8 +207,7 @@ def _of_steps(steps: Steps, measured: MeasuredRange) -> Iterator[str]:
 
 def _of_law(fitted: StepTimeFit) -> Iterator[str]:
     if fitted.error > OFF:
+        off = f"a factor of {1 + fitted.error:.3g}"
         if fitted.error < 1:
             off = f"{100 * fitted.error:.0f} %"
-        else:
-            off = f"a factor of {1 + fitted.error:.3g}"
         yield f"half of the measured steps are {off} or more off the law: were they the same work?"

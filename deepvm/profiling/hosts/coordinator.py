@@ -1,9 +1,4 @@
-"""Run one program on several hosts: start it, exchange JSON lines, and always end it.
-
-:mod:`deepvm.profiling.hosts.watchdog` is the other end. Every wait has a time-out.
-"""
-
-from __future__ import annotations
+"""Run one program (:mod:`.watchdog`) on several hosts, exchange JSON lines, and always end it."""
 
 import contextlib
 import json
@@ -20,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from deepvm.core.json_types import JsonDict
+from deepvm.core.progress import Say
 from deepvm.errors import MeasurementError, RequestError
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
-Message = dict[str, Any]
-"""A JSON object with an ``event``, as :func:`deepvm.profiling.hosts.watchdog.emit` writes it."""
+# A JSON object with an ``event``, as :func:`deepvm.profiling.hosts.watchdog.emit` writes it
+Message = JsonDict
 _KEPT_LINES = 40
 _LONGEST_LINE = 2**20
 _GRACE_S = 5.0
@@ -42,30 +39,20 @@ class _Member:
 
 
 class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
-    """One command on each of several hosts; leaving the ``with`` block ends all of them.
-
-    Follow all with :meth:`next_message`, or ask some with :meth:`answer` and :meth:`collect`; a
-    place is that of a command in ``commands``.
-    """
+    """A command on each of several hosts, ended with the ``with`` block; a place is its number."""
 
     def __init__(
         self,
         commands: Sequence[tuple[Host, Sequence[str]]],
-        hear: Callable[[str], None] | None = None,
+        hear: Say | None = None,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Start all in ``environment`` and ``folder``.
-
-        Raises a RequestError if a program cannot be started.
-
-        ``hear`` receives each line that is printed for people.
-        """
+        """Start all; ``hear`` receives lines for people. Raises RequestError: one cannot start."""
         self._hear = hear
         self._messages: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._members: list[_Member] = []
-        # A session of its own: Ctrl-C reaches this process alone, which then ends the others in
-        # order.
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the others
         popen = partial(subprocess.Popen[Any], start_new_session=True, env=environment, cwd=folder)
         try:
             for host, words in commands:
@@ -124,26 +111,14 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         self._messages.put((place, {"event": "ended", "reason": reason, "code": code}))
 
     def next_message(self, deadline: float) -> tuple[int, Message] | None:
-        """The next message and the place of its host.
-
-        None when none comes until ``deadline`` (``time.monotonic()``).
-
-        The end of a command is the event ``ended`` with a ``reason`` and a ``code`` as of
-        :class:`subprocess.Popen`.
-        """
+        """The next message and its place, None at ``deadline``; a command's last is ``ended``."""
         try:
             return self._messages.get(timeout=max(deadline - time.monotonic(), 0))
         except queue.Empty:
             return None
 
     def answer(self, place: int, limit_s: float, name: str = "") -> Message:
-        """The next message of one host, called ``name`` in errors.
-
-        Those of others are kept meanwhile.
-
-        Raises:
-            MeasurementError: it failed, has ended, or said nothing for ``limit_s``.
-        """
+        """The next message of one host. Raises MeasurementError: it failed, ended, or is silent."""
         answers, failed = self.collect([place], limit_s)
         if failed:
             raise MeasurementError(f"{name or self._members[place].host.name}: {failed[place]}")
@@ -152,7 +127,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     def collect(
         self, places: Iterable[int], limit_s: float
     ) -> tuple[dict[int, Message], dict[int, str]]:
-        """The next message of each of these hosts, and why others sent none within the time."""
         answers: dict[int, Message] = {}
         failed: dict[int, str] = {}
         deadline = time.monotonic() + limit_s
@@ -183,7 +157,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return True
 
     def send(self, place: int, order: object) -> None:
-        """Send a host's command a line of JSON; nothing happens when it has ended."""
         stdin = self._members[place].process.stdin
         assert stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -191,7 +164,6 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             stdin.flush()
 
     def tail(self, place: int) -> tuple[str, ...]:
-        """The last lines that a host has printed for people."""
         return tuple(self._members[place].tail)[-5:]
 
     def _last(self, place: int) -> str:
@@ -204,18 +176,16 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return ""
 
     def silence(self, place: int, limit_s: float) -> str:
-        """The reason for a host that was silent for so long."""
         return f"nothing was heard from it for {limit_s:g} s{self._last(place)}"
 
     def wait(self, limit_s: float) -> None:
-        """Give the commands time to end by themselves."""
         deadline = time.monotonic() + limit_s
         for member in self._members:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 member.process.wait(max(deadline - time.monotonic(), 0))
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """End everything: close the standard inputs, then signal what runs on this machine."""
+        """Close the standard inputs, then signal what runs on this machine."""
         self._hear = None  # what they print while they end is of no interest
         try:
             for member in self._members:
@@ -236,11 +206,10 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
                     os.killpg(member.process.pid, number)
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
         self.stop()
 
 
-def _read(source: IO[bytes], take: Callable[[str], None]) -> None:
+def _read(source: IO[bytes], take: Say) -> None:
     with source, contextlib.suppress(OSError, ValueError):
         while line := source.readline(_LONGEST_LINE):
             take(line.decode(errors="replace"))

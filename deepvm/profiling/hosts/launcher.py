@@ -1,7 +1,6 @@
 """Hosts in users' files, and the command to reach them: a template such as ``ssh {host}``."""
 
-from __future__ import annotations
-
+import json
 import os
 import re
 import shlex
@@ -11,10 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deepvm.errors import CatalogFormatError, Issue, RequestError
 from deepvm.io.safe_read import read_text
 
+# Templates by the names that ``--launcher`` knows
 PRESETS = {
     # ServerAlive: a host that has silently gone is noticed after a minute, not after hours.
     "ssh": (
@@ -25,7 +26,6 @@ PRESETS = {
     "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
 }
-"""Templates by the names that ``--launcher`` knows."""
 HOST = "{host}"
 COMMAND = "{command}"
 _SHELLS = ("ssh", "rsh")
@@ -42,31 +42,22 @@ _A_KEY = "slots=, address=, port=, user=, type= and price= (dollars an hour)"
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: name for the launcher, address for the others, and number of processes.
-
-    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then. ``port``: of its
-    ssh, 0 for the usual. ``type`` and ``usd_per_hour``: what it is called and what it costs;
-    measurements have no use for them.
-    """
+    """A machine: name for the launcher, address for the others, and number of processes."""
 
     name: str
-    address: str = ""
-    slots: int = 0
-    port: int = 0
+    address: str = ""  # empty: found out
+    slots: int = 0  # 0: the GPUs that it has
+    port: int = 0  # of its ssh; 0: the usual
     type: str = ""
     usd_per_hour: float = 0.0
 
     @property
     def plain(self) -> str:
-        """The name without the user before it."""
         return self.name.rpartition("@")[2]
 
 
 def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
-    """Hosts of names separated by commas.
-
-    Raises a RequestError for ``option`` if one is invalid or twice there.
-    """
+    """Hosts of names separated by commas. Raises RequestError for ``option``."""
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -75,12 +66,7 @@ def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
 
 
 def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
-    """A host file as for torchrun or MPI: a host per line, ``slots=``, ``address=``...; ``#``.
-
-    Raises:
-        RequestError: no such file, no host in it, or one twice.
-        CatalogFormatError: it cannot be read, or lines are invalid: names each by its number.
-    """
+    """A host file as for torchrun or MPI. Raises RequestError, CatalogFormatError."""
     try:
         text = read_text(path, f"a text file with {_A_LINE}")
     except FileNotFoundError:
@@ -124,6 +110,7 @@ def _host(name: str, *keys: str) -> Host:
 
 
 _NOTHING = r"(?!)"
+# What may stand behind each key of a line
 _VALUES = {
     "slots": r"[1-9][0-9]{0,2}",
     "address": _NAME.pattern,
@@ -132,7 +119,6 @@ _VALUES = {
     "type": r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
     "price": r"[0-9]{1,6}(\.[0-9]{1,9})?",
 }
-"""What may stand behind each key of a line."""
 
 
 def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
@@ -154,29 +140,21 @@ def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
 
 @dataclass(frozen=True)
 class Launcher:
-    """How a command gets to a host: behind the ``words`` of a template.
-
-    ``quoted``: as one word, quoted for a shell on the host; ``local``: all hosts are this machine.
-    """
+    """How a command gets to a host: behind the ``words`` of a template."""
 
     words: tuple[str, ...]
     python: str
     folder: str
-    quoted: bool
-    local: bool
+    quoted: bool  # as one word, for a shell on the host
+    local: bool  # all hosts are this machine
 
     @classmethod
-    def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
-        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
+    def parse(cls, template: str, python: str = "", folder: str = "") -> "Launcher":
+        """Read ``ssh``, ``netns``, ``local``, or a template with ``{host}``. Raises RequestError.
 
-        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted
-        there, and after ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts'
-        interpreter, by default this one for ``netns`` and ``local``, else ``python3``; ``folder``
-        is where they start it, by default the launcher's choice.
-
-        Raises:
-            RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter
-                here.
+        The command is appended, or replaces ``{command}`` as one word, quoted there and after
+        ``ssh`` and ``rsh``. ``python``: the hosts' interpreter, by default this one for ``netns``
+        and ``local``, else ``python3``; ``folder``: where they start it.
         """
         local = template == "local"
         here = template in ("netns", "local")
@@ -202,11 +180,13 @@ class Launcher:
         return cls(tuple(words), python, folder, quoted, local)
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
-        """The words to start here, so that ``python -m module arguments`` runs on the host."""
         return self.reach(host, self.program(module, arguments))
 
+    def agent(self, host: Host, module: str, **order: Any) -> tuple[Host, list[str]]:
+        """A :func:`~.watchdog.agent` on a host, with its order, as a Coordinator takes it."""
+        return host, self.command(host, module, [json.dumps(order)])
+
     def reach(self, host: Host, there: Sequence[str]) -> list[str]:
-        """The words to start here, so that the words ``there`` run on the host."""
         words = [w.replace(HOST, host.name) for w in self.words]
         if host.port and words and os.path.basename(words[0]) == "ssh":
             words[1:1] = ["-p", str(host.port)]
@@ -218,7 +198,6 @@ class Launcher:
         return [*words, whole]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
-        """The words of the command that runs on the host."""
         there = [self.python, "-m", module, *arguments]
         if self.folder:
             return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there]
@@ -227,8 +206,7 @@ class Launcher:
 
 def shell_words(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
-    # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's
-    # home.
+    # A shell expands ~ only outside quotes; it means the host's home
     return " ".join(
         "~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words
     )

@@ -1,6 +1,4 @@
-"""What a host has, for documents, without its name or address; and how hosts are told apart."""
-
-from __future__ import annotations
+"""What a host has, for documents, without its name or address; and how hosts are distinguished."""
 
 import contextlib
 import fcntl
@@ -34,7 +32,7 @@ class Machine(TypedDict):
 
 
 def describe(root: Path = Path("/")) -> Machine:
-    """This machine; loads torch if installed. ``root`` is for tests."""
+    """This machine; loads torch if installed."""
     version = ""
     cuda = ""
     gpus = list[str]()

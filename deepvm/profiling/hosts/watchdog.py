@@ -1,11 +1,4 @@
-"""Processes on other machines that end as soon as nothing waits for them any more.
-
-A process that was started through ssh cannot always be killed later. But its standard input closes
-when the starter ends, however that happens, and all its children inherit that input. A time limit
-helps if the network fails silently.
-"""
-
-from __future__ import annotations
+"""Processes on other machines that end with their input, which closes when their starter ends."""
 
 import contextlib
 import json
@@ -21,8 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import children_of
+from deepvm.io.processes import children_of
 
 # Begins the lines for the process that started this one; all others are for people
 MARK = "@deepvm "
@@ -35,8 +29,8 @@ _LOOK_S = 0.25
 def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.SimpleQueue[str]:
     """End this process and its children at end of input, without a parent, or after ``limit_s``.
 
-    ``tidy`` is called last, after the children are killed; what it raises is ignored. Returns the
-    lines of standard input; only one of the processes that share it may wait for them.
+    ``tidy`` is called after the children are killed; what it raises is ignored. Returns the lines
+    of input; only one of the processes that share it may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
@@ -45,14 +39,12 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
 
 
 def agent(
-    work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True
+    work: Callable[[JsonDict, queue.SimpleQueue[str]], None], *, folder: bool = True
 ) -> NoReturn:
     """The program of a host: its argument is an order in JSON with a ``limit_s``.
 
-    An error is the event ``failed``.
-
-    Its temporary files are in a folder that is removed at the end. A killed program would leave
-    that behind: without ``folder`` it has none.
+    An error is the event ``failed``. Temporary files are in a folder that is removed at the end; a
+    killed program would leave that behind: without ``folder`` it has none.
     """
     order = json.loads(sys.argv[1])
     temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-") if folder else None
@@ -72,12 +64,7 @@ def agent(
 
 
 def leave() -> NoReturn:
-    """End this process without the interpreter's own last steps, once everything has been said.
-
-    Threads of gloo outlive ``destroy_process_group()`` (torch 2.13). One that drops its last tensor
-    while the interpreter ends aborts the process, and a run that was measured would count as
-    failed.
-    """
+    """End this process at once: threads of gloo (torch 2.13) may abort an ordinary exit."""
     os._exit(0)
 
 
@@ -95,9 +82,8 @@ def reason_of(error: BaseException) -> str:
         return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
     text = " ".join(str(error).split())
     # Our own are written for people
-    if isinstance(error, DeepVMError):
-        kind = ""
-    else:
+    kind = ""
+    if not isinstance(error, DeepVMError):
         kind = type(error).__name__
     return ": ".join(filter(None, (kind, text)))[:MOST_REASON]
 

@@ -1,13 +1,7 @@
-"""Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
+"""Pushes over MPI: rank 0 receives, takes the time, and can tell which sender died (ULFM).
 
-Rank 0 receives and takes the time. Its orders are lines of JSON on standard input, its answers
-those of :func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input
-it lets the others end; the watchdog would end it at once. Messages go between rank 0 and one sender
-only, and errors are returned: when a sender dies, its own messages fail and rank 0 can tell, thanks
-to mpirun's ``--with-ft ulfm``.
+Messages go between rank 0 and one sender only, so that only a dead sender's own messages fail.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -20,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.profiling.hosts.machine import boot_id
 from deepvm.profiling.hosts.watchdog import emit
 from deepvm.profiling.saturation.transfer_tcp import Arrivals, shares
@@ -39,8 +34,7 @@ _GRACE_S = 2.0
 class Receiver:
     """Rank 0."""
 
-    def __init__(self, comm: Any, mpi: Any, first: Mapping[str, Any]) -> None:
-        """The senders in ``first`` are in the order of their ranks, from 1 on."""
+    def __init__(self, comm: Any, mpi: Any, first: JsonObject) -> None:
         self._comm = comm
         self._mpi = mpi
         self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
@@ -68,8 +62,7 @@ class Receiver:
             time.sleep(_IDLE_PAUSE_S)
         return lost
 
-    def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push, as in ``transfer_tcp.Receiver.push``."""
+    def push(self, names: Sequence[str], size: int, limit_s: float) -> JsonObject:
         inward = {
             name: _Inward(self._comm, self._ranks[name], part, self._memory[name])
             for name, part in zip(names, shares(size, len(names)), strict=True)
@@ -106,8 +99,6 @@ class Receiver:
 
 
 class _Inward:
-    """What one sender sends in a push."""
-
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
         self._comm = comm
         self._rank = rank

@@ -1,12 +1,8 @@
-"""Pushes over TCP: the receiver's and senders' programs of ``deepvm profile saturation``.
+"""Pushes over TCP: the receiver's and senders' programs.
 
-Orders are lines of JSON on standard input, answers are sent by
-:mod:`deepvm.profiling.hosts.watchdog`. Senders and receiver authenticate each other with a token,
-as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once all senders are there, nobody
-else is let in. A push begins with a signal to each sender and ends with its last byte.
+They authenticate each other by a token, as memory nodes do; once all senders are there, no other
+peer is accepted. A push begins with a signal to each sender and ends with its last byte.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -15,11 +11,11 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
 
 from deepvm.checkpoint.network.protocol import Channel, Kind, admit, introduce, tune
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, MeasurementError
 from deepvm.profiling.hosts.machine import boot_id, own_addresses
 from deepvm.profiling.hosts.watchdog import agent, emit
@@ -37,7 +33,6 @@ class Arrivals:
     """The senders of a push that are awaited, and those that are ``lost``, with the reasons."""
 
     def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
-        """A sender is lost after ``stall_s`` of silence, or ``limit_s`` in all."""
         self._stall_s = stall_s
         self._limit_s = limit_s
         self._cpu = time.thread_time()
@@ -47,7 +42,6 @@ class Arrivals:
         self.lost: dict[str, str] = {}
 
     def awaited(self) -> list[str]:
-        """Senders that are neither done nor lost."""
         return [name for name in self._heard if name not in self.lost]
 
     def hear(self, name: str, *, done: bool) -> None:
@@ -57,7 +51,6 @@ class Arrivals:
             self._seconds = self._heard.pop(name) - self._start
 
     def overdue(self) -> list[str]:
-        """Declare senders lost that are too late; returns these."""
         now = time.monotonic()
         found = []
         for name in self.awaited():
@@ -70,8 +63,8 @@ class Arrivals:
             found.append(name)
         return found
 
-    def result(self) -> dict[str, Any]:
-        """The result as fields of :class:`~.setup.Push`; call it in the receiving thread."""
+    def result(self) -> JsonDict:
+        """The fields of a ``Push``; call it in the receiving thread."""
         busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
         return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 
@@ -80,7 +73,6 @@ class Receiver:
     """The host that all push to, which takes the time."""
 
     def __init__(self, token: bytes, names: Sequence[str], *, stall_s: float) -> None:
-        """Listen on a free port of all addresses for these senders."""
         self._token = token
         self._names = set(names)
         self._stall_s = stall_s
@@ -92,7 +84,6 @@ class Receiver:
         threading.Thread(target=self._let_in, daemon=True).start()
 
     def gather(self, names: Sequence[str]) -> list[str]:
-        """Let nothing more in; returns those of these that are there."""
         self._open = False
         return [name for name in names if name in self._senders]
 
@@ -117,11 +108,7 @@ class Receiver:
         except (OSError, CheckpointError):
             channel.close()
 
-    def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push ``size`` bytes together, at once.
-
-        Returns :meth:`Arrivals.result`.
-        """
+    def push(self, names: Sequence[str], size: int, limit_s: float) -> JsonObject:
         left = dict(zip(names, shares(size, len(names)), strict=True))
         buffer = memoryview(bytearray(PIECE))
         arrivals = Arrivals(names, self._stall_s, limit_s)

@@ -1,33 +1,247 @@
-"""Speed-up of data-parallel training on 1, 2, 4... VMs, measured with torchrun.
+"""Speed-up of data-parallel training on 1, 2, 4... VMs, by torchrun (DeepVM III-C1, V-B1)."""
 
-As in the paper (DeepVM III-C1, V-B1), the batch of each VM is fixed and each size is measured
-several times. The largest cluster comes first; a host that fails is left out of the rest.
-"""
-
-from __future__ import annotations
-
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.core.progress import Say
 from deepvm.core.training.steptime import Steps, fit_steps
 from deepvm.core.units import counted, refuse_outside
 from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
-from deepvm.profiling.fit.scaling_document import (
-    Curve,
-    Run,
-    check_same,
-    read_curve,
-    write_curve,
-)
+from deepvm.profiling.fit.scaling_document import Curve, Run, check_same, read_curve, write_curve
+from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
-from deepvm.profiling.hosts.machine import one_machine
-from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
+from deepvm.profiling.hosts.machine import Machine, one_machine
 from deepvm.profiling.workload.spec import Workload
+
+AGENT = "deepvm.profiling.scaling.scaling_host"
+_REACH_S = 30.0
+_SETTLE_S = 1.0
+_LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
+# A host ends by itself this long after its run should have ended, if it could not be ended
+_SLACK_S = 60.0
+
+
+class Limits(NamedTuple):
+    """Seconds: until all hosts have found each other, and for one whole run."""
+
+    start_s: float
+    run_s: float
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A healthy host."""
+
+    host: Host
+    port: int  # was free a moment ago
+    addresses: Sequence[str]
+    boot: str
+    deepvm: str
+    machine: Machine
+    reach: dict[str, str] = field(default_factory=dict)  # addresses of hosts that it reaches
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: ``seconds`` per step by window, or ``why`` it failed (reasons, last lines)."""
+
+    seconds: tuple[float, ...] = ()
+    why: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    tails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class ScalingCoordinator:
+    """Runs ``scaling_host`` on hosts; ``hear`` receives what they print for people."""
+
+    launcher: Launcher
+    limits: Limits
+    hear: Say | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def probe(
+        self, hosts: Sequence[Host], workload: JsonObject
+    ) -> tuple[tuple[Ready, ...], dict[str, str]]:
+        """The hosts that can run the workload and reach each other; the others' reasons."""
+        start_s = self.limits.start_s
+        commands = [
+            self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
+            for place, host in enumerate(hosts)
+        ]
+        with Coordinator(commands, self.hear) as programs:
+            answers, failed = programs.collect(range(len(hosts)), start_s)
+            ready = {}
+            for place, answer in answers.items():
+                del answer["event"]
+                ready[place] = Ready(hosts[place], **answer)
+            if len(ready) > 1:
+                missing, silent = _reach(programs, ready)
+                failed |= silent
+                _leave_out(ready, missing, failed)
+        healthy = tuple(ready[place] for place in sorted(ready) if place not in failed)
+        return healthy, {hosts[place].name: why for place, why in sorted(failed.items())}
+
+    def run(self, hosts: Sequence[Ready], workload: JsonObject) -> Outcome:
+        commands = []
+        for place, one in enumerate(hosts):
+            address, toward = _meeting(hosts, place)
+            order = {
+                "work": "run",
+                "rank": place,
+                "nodes": len(hosts),
+                "workload": workload,
+                "toward": toward,
+                "master": f"{address}:{hosts[0].port}",
+                "patience_s": self.limits.start_s,
+            }
+            commands.append(self._command(one.host, self.limits.run_s, **order))
+        with Coordinator(commands, self.hear) as programs:
+            return _RunListener(
+                programs, [h.host for h in hosts], self.limits, int(workload["windows"])
+            ).outcome()
+
+    def _command(self, host: Host, limit_s: float, **order: Any) -> tuple[Host, list[str]]:
+        order |= {"token": self.token, "limit_s": limit_s + _SLACK_S}
+        return self.launcher.agent(host, AGENT, **order)
+
+
+@dataclass
+class _RunListener:
+    programs: Coordinator
+    hosts: Sequence[Host]
+    limits: Limits
+    windows: int
+    seconds: dict[int, float] = field(default_factory=dict)
+    arrived: set[int] = field(default_factory=set)
+    lost: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def outcome(self) -> Outcome:
+        begin = time.monotonic()
+        deadline = begin + self.limits.start_s
+        joined = False
+        while (found := self.programs.next_message(deadline)) is not None:
+            place, message = found
+            event = message["event"]
+            if event == "arrived":
+                self.arrived.add(place)
+            elif event == "joined":
+                joined = True
+                deadline = begin + self.limits.run_s
+            elif event == "window":
+                self.seconds[message["number"]] = message["seconds"]
+            elif event == "done":
+                if (heard := len(self.seconds)) != self.windows:
+                    return self._failure(f"{heard} of {self.windows} windows were heard of")
+                return Outcome(tuple(self.seconds[i] for i in sorted(self.seconds)))
+            elif event == "lost" and place not in self.lost:
+                self.lost[place] = message["reason"]
+                deadline = min(deadline, time.monotonic() + _LINGER_S)
+            elif event == "failed" or event == "ended" and place not in self.lost:
+                self._blame(place, message["reason"])
+                deadline = min(deadline, time.monotonic() + _SETTLE_S)
+        return self._undone(joined)
+
+    def _blame(self, place: int, reason: str) -> None:
+        """Record the first failure, and others only of the same cause: the rest follows."""
+        if all(
+            reason.partition(":")[0] == other.partition(":")[0] for other in self.failed.values()
+        ):
+            self.failed.setdefault(place, reason)
+
+    def _undone(self, joined: bool) -> Outcome:
+        start_s, run_s = self.limits
+        if self.arrived and not (self.failed or self.lost or joined):
+            absent = set(range(len(self.hosts))) - self.arrived
+            self.failed = {p: self.programs.silence(p, start_s) for p in absent}
+        if self.failed:
+            return self._failure(
+                "; ".join(f"{self.hosts[p].name}: {w}" for p, w in sorted(self.failed.items()))
+            )
+        if self.lost:
+            names = ", ".join(self.hosts[p].name for p in sorted(self.lost))
+            return self._failure(
+                f"{names} lost contact with another host: {next(iter(self.lost.values()))}"
+            )
+        if joined:
+            return self._failure(f"it took longer than {run_s:g} s (--timeout)")
+        return self._failure(
+            f"the hosts did not find each other within {start_s:g} s (--start-timeout)"
+        )
+
+    def _failure(self, why: str) -> Outcome:
+        places = self.failed or range(len(self.hosts))
+        tails = {self.hosts[p].name: tail for p in places if (tail := self.programs.tail(p))}
+        failed = {self.hosts[p].name: reason for p, reason in sorted(self.failed.items())}
+        return Outcome(why=why, failed=failed, tails=tails)
+
+
+def _reach(
+    programs: Coordinator, ready: Mapping[int, Ready]
+) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+    """Have all connect to all: why one place does not reach another, and why hosts are silent."""
+    for place in ready:
+        others = [
+            {"rank": r, "addresses": _candidates(o), "port": o.port}
+            for r, o in ready.items()
+            if r != place
+        ]
+        programs.send(place, others)
+    answers, failed = programs.collect(ready, _REACH_S)
+    missing = {}
+    for place, answer in answers.items():
+        for peer in answer["peers"]:
+            if peer["address"]:
+                ready[place].reach[ready[peer["rank"]].host.name] = peer["address"]
+            else:
+                missing[place, peer["rank"]] = peer["why"]
+    return missing, failed
+
+
+def _candidates(ready: Ready) -> list[str]:
+    if ready.host.address:
+        return [ready.host.address]
+    # 127.0.0.1: hosts may be processes of one machine
+    return list(dict.fromkeys([*ready.addresses, ready.host.plain, "127.0.0.1"]))
+
+
+def _leave_out(
+    ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str], failed: dict[int, str]
+) -> None:
+    """Leave out the host with most failed connections until all that remain reach each other."""
+    while True:
+        left = [p for p in sorted(ready) if p not in failed]
+        cut = {p: [q for q in left if (p, q) in missing or (q, p) in missing] for p in left}
+        worst = max(left, key=lambda p: (len(cut[p]), p), default=-1)
+        if worst < 0 or not cut[worst]:
+            return
+        other = cut[worst][0]
+        why = missing.get((worst, other)) or missing[other, worst]
+        names = ", ".join(ready[p].host.name for p in cut[worst])
+        failed[worst] = (
+            f"no connection between it and {names} ({why}); TCP must be open on all ports among the"
+            " hosts"
+        )
+
+
+def _meeting(hosts: Sequence[Ready], place: int) -> tuple[str, str]:
+    """The first host's address as seen by one host, and an address of the interface to use."""
+    first = hosts[0]
+    if len(hosts) == 1:
+        return "127.0.0.1", "127.0.0.1"
+    if place == 0:
+        return hosts[1].reach[first.host.name], first.reach[hosts[1].host.name]
+    return (hosts[place].reach[first.host.name],) * 2
+
 
 WIDE_SPREAD = 0.25  # between the runs of one size; above it there is a warning
 _LIMITS = {
@@ -43,46 +257,26 @@ _LOCAL = "all hosts are one machine: this shows that the parts work together, no
 
 @dataclass(frozen=True)
 class Task:
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        model: as in :func:`deepvm.profiling.workload.models.build`; the hosts must be able to
-            import it.
-        batch: samples of a step in each process, one for each GPU. batches: others that are
-            measured, too.
-        resolution: pixels of height and width. dtype: as in
-            :class:`deepvm.profiling.workload.spec.Workload`.
-        trains: what ``recommend --model`` calls a user's own model; empty for its own name.
-        sequence: tokens of a sample, where samples are texts.
-        method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or
-            ``fsdp``; empty for images.
-        checkpointing: whether it computes activations again.
-        device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
-        sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
-        repeats: runs of each size. warmup: steps before the first window. steps: in each window.
-    """
-
-    model: str
-    batch: int = 128
-    resolution: int = 32
-    device: str = "auto"
-    sizes: tuple[int, ...] = ()
-    repeats: int = 3
-    warmup: int = 10
+    model: str  # as in :func:`deepvm.profiling.workload.models.build`
+    batch: int = 128  # samples of a step in each process, one for each GPU
+    resolution: int = 32  # pixels of height and width
+    device: str = "auto"  # ``auto``: GPUs if all hosts have some
+    sizes: tuple[int, ...] = ()  # numbers of VMs, 1 among them; empty: powers of two and all
+    repeats: int = 3  # of each size
+    warmup: int = 10  # steps before the first window
     windows: int = 5
-    steps: int = 20
-    batches: tuple[int, ...] = ()
+    steps: int = 20  # in each window
+    batches: tuple[int, ...] = ()  # others that are measured, too
     dtype: str = "float32"
-    trains: str = ""
-    sequence: int | None = None
-    method: str = ""
-    checkpointing: bool = False
+    trains: str = ""  # what ``recommend --model`` calls a user's own model
+    sequence: int | None = None  # tokens of a sample
+    method: str = ""  # of a language model, ``ddp`` or ``fsdp``; empty for images
+    checkpointing: bool = False  # whether it computes activations again
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
-        """The sizes, each once, ascending.
-
-        Raises a RequestError for any number beyond its limits.
-        """
+        """The sizes, ascending. Raises RequestError for any number beyond its limits."""
         numbers = [("batch", batch) for batch in self.all_batches]
         numbers += [(name, getattr(self, name)) for name in _LIMITS if name != "batch"]
         for option, value in numbers:
@@ -97,8 +291,7 @@ class Task:
             raise RequestError("sizes", ",".join(map(str, sizes)), allowed)
         return sizes
 
-    def workload(self, device: str, processes: int) -> dict[str, Any]:
-        """All that changes what is measured, as the document has it."""
+    def workload(self, device: str, processes: int) -> JsonDict:
         own = asdict(Workload(self.model, self.resolution, self.batch, self.dtype))
         own |= {"device": device, "processes": processes}
         own |= {name: getattr(self, name) for name in ("warmup", "windows", "steps")}
@@ -110,7 +303,6 @@ class Task:
 
     @property
     def all_batches(self) -> tuple[int, ...]:
-        """Each once, that of the speed-up curve first."""
         return tuple(dict.fromkeys((self.batch, *self.batches)))
 
 
@@ -121,21 +313,14 @@ def measure_scaling(
     *,
     limits: Limits,
     out: Path | None = None,
-    say: Callable[[str], None] = lambda line: None,
-    hear: Callable[[str], None] | None = None,
+    say: Say = lambda line: None,
+    hear: Say | None = None,
     allow_one_machine: bool = True,
 ) -> Curve:
-    """Measure a curve; it lacks sizes for which too few hosts were healthy.
+    """Measure a curve, the largest cluster first; failed hosts are left out of the rest.
 
-    Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds
-    are not repeated. ``hear`` receives each line that hosts print for people; ``allow_one_machine``
-    allows hosts that are one machine.
-
-    Raises:
-        RequestError: an argument cannot be used, the file was measured with others, or hosts are
-            one machine.
-        DataError: the file cannot be read or, before anything was measured, written.
-        MeasurementError: nothing at all could be measured.
+    The file ``out`` grows with each run, and runs that it holds are not repeated. Raises
+    RequestError, DataError; MeasurementError: nothing at all could be measured.
     """
     sizes = task.sizes_for(len(hosts))
     old = read_curve(out) if out is not None else None
@@ -149,19 +334,16 @@ def measure_scaling(
 
 @dataclass
 class _Session:
-    """The state of one measurement: which hosts are healthy, what was measured."""
-
     task: Task
     coordinator: ScalingCoordinator
     hosts: Sequence[Host]
     out: Path | None
-    say: Callable[[str], None]
+    say: Say
     failed: dict[str, str] = field(default_factory=dict)
     too_much: dict[int, str] = field(default_factory=dict)
     unwritten: str = ""
 
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, allow_one_machine: bool) -> None:
-        """Probe the hosts, settle the workload, and resume from the file."""
         hosts = self.hosts
         task = self.task
         self.say(f"looking at {counted(len(hosts), 'host')}: torch, the model, connections")
@@ -170,7 +352,7 @@ class _Session:
         self._leave_out(failed)
         if not self.healthy:
             raise MeasurementError(f"no host can be used:\n{self._reasons()}")
-        plan: dict[str, Any] = {"sizes": list(sizes), "repeats": task.repeats}
+        plan: JsonDict = {"sizes": list(sizes), "repeats": task.repeats}
         if task.batches:
             plan["batches"] = list(task.all_batches)
         self.curve = Curve(
@@ -190,7 +372,6 @@ class _Session:
         write_curve(self.out, self.curve)  # an unwritable file is found before anything is measured
 
     def measure(self, n: int, batch: int) -> None:
-        """All repeats of one size and batch, while enough hosts are healthy."""
         done = {r.repeat for r in self.curve.good if r.n == n and self.curve.batch_of(r) == batch}
         own = batch if self.task.batches else None
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
@@ -215,8 +396,7 @@ class _Session:
                     for line in lines:
                         self.say(f"  {line[:500]}")
                 if own and len(outcome.failed) == len(hosts) and (n > 1 or len(self.healthy) == 1):
-                    # Too much for the GPUs, for example. Alone, a host would be blamed for it, and
-                    # be missing for the other batches.
+                    # Too much for the GPUs, for example: no host is to blame
                     self.too_much[batch] = (
                         f"a batch of {batch} failed on all of {counted(n, 'host')}"
                     )
@@ -227,7 +407,6 @@ class _Session:
                     self.say(f"n = {n}, repeat {repeat}: once more with other hosts")
 
     def finish(self) -> Curve:
-        """The curve with its fit and warnings."""
         curve = self.curve
         if not curve.points:
             whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
@@ -271,7 +450,6 @@ class _Session:
             self.unwritten = str(error)
 
     def _blame(self, outcome: Outcome, hosts: Sequence[Ready]) -> bool:
-        """Leave out the hosts that failed; False when it is unknown which those are."""
         failed = dict(outcome.failed)
         if len(failed) == len(hosts) > 1:
             # The same cause on all hosts: too little memory for this batch, for example
@@ -293,7 +471,6 @@ class _Session:
 
 
 def _device(wanted: str, hosts: Sequence[Host], healthy: Sequence[Ready]) -> tuple[str, int]:
-    """The device, and processes on each host."""
     gpus = min(len(r.machine["gpus"]) for r in healthy)
     slots = hosts[0].slots
     if wanted == "cuda" and not gpus:
@@ -309,7 +486,6 @@ def _device(wanted: str, hosts: Sequence[Host], healthy: Sequence[Ready]) -> tup
 
 
 def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
-    """What differs between hosts that ought to be alike."""
     found = []
     for what, values in {
         "torch": [r.machine["torch"] for r in healthy],
@@ -345,16 +521,16 @@ def _spreads(curve: Curve) -> list[str]:
     return found
 
 
-def _law(curve: Curve) -> dict[str, Any] | None:
+def _law(curve: Curve) -> JsonDict | None:
     steps = Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)
     return _fitted(lambda: fit_steps(steps).as_document())[0]
 
 
-def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
+def _fit(curve: Curve) -> tuple[JsonDict | None, str]:
     if not curve.samples:
         return None, "no speed-ups and no fit: n = 1 was not measured"
 
-    def fit() -> dict[str, Any]:
+    def fit() -> JsonDict:
         from deepvm.profiling.fit.speedup_fit import fit_curve
 
         return fit_curve(curve.samples).document()
@@ -362,7 +538,7 @@ def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
     return _fitted(fit)
 
 
-def _fitted(fit: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+def _fitted(fit: Callable[[], JsonDict]) -> tuple[JsonDict | None, str]:
     """What was fitted, or None and why there is nothing; it can be fitted later."""
     try:
         return fit(), ""

@@ -1,9 +1,4 @@
-"""The hosts' programs: ``python -m deepvm.profiling.scaling.scaling_host ORDER`` (JSON).
-
-``work`` is ``probe``, which tells what the host has and which of the others it reaches; ``run``,
-torchrun under a watchdog; or ``train``, a process that torchrun starts.
-:mod:`deepvm.profiling.scaling.scaling_coordinator` is the other end.
-"""
+"""The hosts' programs; ``work``: ``probe``, ``run`` (torchrun), ``train`` (its process)."""
 
 from __future__ import annotations
 
@@ -16,12 +11,12 @@ import socket
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.host_info import cores
 from deepvm.profiling.hosts.machine import address_toward, boot_id, describe, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
@@ -33,13 +28,13 @@ if TYPE_CHECKING:
     from deepvm.profiling.workload.train_step import Ranks, Training
 
 MODULE = "deepvm.profiling.scaling.scaling_host"
+# Below Linux's ports for outgoing connections: a free one stays free until torchrun needs it
 PORTS = range(20000, 30000)
-"""Below Linux's ports for outgoing connections: a free one stays free until torchrun needs it."""
 _CONNECT_S = 4.0
 _LONGEST_HELLO = 256
 
 
-def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+def _probe(order: JsonObject, lines: SimpleQueue[str]) -> None:
     """Report what this host has, after building the model once to find failures early."""
     from deepvm import __version__
 
@@ -66,8 +61,7 @@ def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 def _listen() -> socket.socket:
     for port in random.sample(PORTS, 50):
         with contextlib.suppress(OSError):
-            # With SO_REUSEADDR: the port is not taken by connections that are over when torchrun
-            # wants it.
+            # With SO_REUSEADDR: connections that are over do not keep torchrun from the port
             return socket.create_server(("", port), backlog=64)
     raise OSError(f"none of 50 ports between {PORTS[0]} and {PORTS[-1]} is free")
 
@@ -79,8 +73,7 @@ def _answer(listener: socket.socket, hello: str) -> None:
             connection.sendall(hello.encode())
 
 
-def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
-    """Connect to another host at the first of its addresses that leads there."""
+def _reach(peer: JsonDict, token: str) -> JsonDict:
     why = "no address is known"
     for address in peer["addresses"]:
         try:
@@ -91,19 +84,21 @@ def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
         except OSError as error:
             why = f"{address}: {error.strerror or error}"
             continue
-        # Addresses such as those of container bridges are the same on every host: was it the right
-        # one that answered?
+        # Addresses of container bridges, for example, are the same on every host
         if hello == f"{token} {peer['rank']}":
             return {"rank": peer["rank"], "address": address, "why": ""}
         why = f"{address}: another program answers there"
     return {"rank": peer["rank"], "address": "", "why": why[:MOST_REASON]}
 
 
-def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
-    card = _card_toward(order["toward"])
+def _run(order: JsonObject, lines: SimpleQueue[str]) -> None:
+    card = ""
+    with contextlib.suppress(OSError):
+        own = address_toward(order["toward"])
+        card = next((name for name, a in own_addresses().items() if a == own), "")
     for backend in ("GLOO", "NCCL"):
         # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the
-        # order of the cards.
+        # order of the cards
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
     # What processes that are killed leave goes with this one's folder
@@ -136,39 +131,24 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
 
 def _share_cores(processes: int) -> None:
-    """Give each process its share of the cores; torchrun gives each of several only one."""
     if processes > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
 
-def _card_toward(address: str) -> str:
-    """The network card that leads to an address, "" when unknown."""
-    with contextlib.suppress(OSError):
-        own = address_toward(address)
-        return next((name for name, a in own_addresses().items() if a == own), "")
-    return ""
-
-
-def _train(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+def _train(order: JsonObject, lines: SimpleQueue[str]) -> None:
     try:
         _measure(order["workload"], order["patience_s"])
     except Exception as error:
         if _of_the_network(error):
             emit("lost", reason=reason_of(error))
-            # Whoever loses another one must not be the first to end, or it would be taken for the
-            # one who failed.
+            # Whoever ends first would be taken for the one who failed
             lines.get()  # nothing comes: the watchdog ends this process
         traceback.print_exc()  # the last lines of a host that failed are shown
         raise
 
 
-def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
-    """Time windows of DDP steps (DeepVM V-A).
-
-    Rank 0 reports each window's seconds per step of the slowest process.
-
-    Weak scaling, as there: every process has the same batch, whatever the number of VMs.
-    """
+def _measure(workload: JsonObject, patience_s: float) -> None:
+    """Time windows of DDP steps (DeepVM V-A); every process has the same batch (weak scaling)."""
     import torch
 
     from deepvm.profiling.workload.train_step import Ranks
@@ -198,17 +178,14 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
     ranks.close()
 
 
-def _training(workload: Mapping[str, Any], device: torch.device, ranks: Ranks) -> Training:
+def _training(workload: JsonObject, device: torch.device, ranks: Ranks) -> Training:
     from deepvm.profiling.workload.models import CLASSES
     from deepvm.profiling.workload.spec import Workload
     from deepvm.profiling.workload.train_step import Training, synthetic
 
-    own = Workload(
-        workload["model"],
-        workload["resolution"] or 0,
-        workload["batch"],
-        workload.get("dtype", "float32"),
-    )
+    resolution = workload["resolution"] or 0
+    dtype = workload.get("dtype", "float32")
+    own = Workload(workload["model"], resolution, workload["batch"], dtype)
     model = _built(workload).train()
     shard = None
     if _is_text(workload):
@@ -226,8 +203,7 @@ def _training(workload: Mapping[str, Any], device: torch.device, ranks: Ranks) -
     return Training(model, own, batches, device, ranks, shard)
 
 
-def _built(workload: Mapping[str, Any]) -> nn.Module:
-    """The model that is trained; a language model without memory."""
+def _built(workload: JsonObject) -> nn.Module:
     if _is_text(workload):
         from deepvm.profiling.workload import language
 
@@ -238,7 +214,7 @@ def _built(workload: Mapping[str, Any]) -> nn.Module:
     return build(workload["model"])
 
 
-def _is_text(workload: Mapping[str, Any]) -> bool:
+def _is_text(workload: JsonObject) -> bool:
     return workload.get("method") is not None
 
 

@@ -1,15 +1,12 @@
 """Blocks of networks that measurements and the lab train: residual and transformer layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  as all of torch's users call it
 from torch import Tensor, nn
 
-Norm = Callable[[int], nn.Module]
-"""Makes the normalization of so many channels."""
+Norm = Callable[[int], nn.Module]  # Makes the normalization of so many channels
 
 
 def convolution(
@@ -49,10 +46,9 @@ class _Residual(nn.Module):
 def residual_layers(
     width: int, depths: Sequence[int], expansion: int, norm: Norm = nn.BatchNorm2d
 ) -> list[nn.Module]:
-    """The blocks of a ResNet (He et al., 2016) after a stem of ``width`` channels.
+    """The blocks of a ResNet (He et al., 2016); ``depths``: of each width, which doubles.
 
-    ``depths``: blocks of each width, which doubles; the output of a block is ``expansion`` times as
-    wide.
+    Their output is ``expansion`` times as wide.
     """
     layers: list[nn.Module] = []
     inside = width

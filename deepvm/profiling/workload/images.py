@@ -1,9 +1,4 @@
-"""Labeled images from untrusted files: CIFAR-10 (binary), Fashion-MNIST (idx, maybe gzipped).
-
-CIFAR-10's Python version is not read: it is pickled, and unpickling a file runs what is in it.
-"""
-
-from __future__ import annotations
+"""Labeled images from untrusted files: CIFAR-10 (binary), Fashion-MNIST (idx, maybe gzipped)."""
 
 import gzip
 import math
@@ -33,11 +28,7 @@ class Images(NamedTuple):
 
 
 def read_images(folder: Path) -> Images:
-    """The training images below a folder, where the data sets' archives put them.
-
-    Raises:
-        DataError: there are none, or a file is damaged; names the file.
-    """
+    """The training images below a folder, where archives put them. Raises DataError."""
     if not folder.is_dir():
         raise DataError(
             f"{folder}: is not a folder; name the one with the files of CIFAR-10 or Fashion-MNIST"
@@ -62,11 +53,7 @@ def read_images(folder: Path) -> Images:
 def read_records(
     path: Path, label_bytes: int = 1, classes: int = CIFAR_CLASSES
 ) -> tuple[Bytes, Bytes]:
-    """Pixels and labels of CIFAR's binary format; of several labels of an image the last counts.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Pixels and labels (the last of each) of CIFAR's binary format. Raises DataError."""
     data = _content(path)
     size = label_bytes + math.prod(_CIFAR_SHAPE)
     if not data or len(data) % size:

@@ -1,11 +1,4 @@
-"""Language models to measure machines with: transformers of the size of a preset, on random tokens.
-
-They have the layers, hidden size, vocabulary and number of parameters of a model of ``deepvm
-performance models``, from which a step's operations and bytes follow. What is inside the layers
-differs between families, and is alike here.
-"""
-
-from __future__ import annotations
+"""Language models to measure machines with: transformers of a preset's size, on random tokens."""
 
 import math
 from itertools import chain
@@ -27,21 +20,20 @@ class Language(nn.Module):
     """A preset's transformer: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
 
     def __init__(self, model: Model, *, checkpointing: bool = False) -> None:
-        """``checkpointing``: the layers' activations are computed again in the backward pass."""
         super().__init__()
         shape = model.transformer
         assert shape is not None and shape.vocabulary
         each = model.parameters / shape.layers
         words = shape.vocabulary * shape.hidden
         attention = 4 * shape.hidden**2
-        # As wide as the parameters allow. Small models use one matrix of words for what comes in
-        # and what goes out.
+        # As wide as the parameters allow; small models have one matrix of words for in and out
         width = (each - 2 * words / shape.layers - attention) / (2 * shape.hidden)
         tied = width < 2 * shape.hidden
         if tied:
             width += words / shape.layers / (2 * shape.hidden)
         wide = max(64, round(width / 64) * 64)
-        heads = _heads(shape.hidden)
+        # Of 64 or 128, as the families have them; of what the hidden size allows otherwise
+        heads = shape.hidden // math.gcd(shape.hidden, 64 if shape.hidden < 2048 else 128)
         self.words = nn.Embedding(shape.vocabulary, shape.hidden)
         self.places = nn.Embedding(model.sequence, shape.hidden)
         causal = model.unit == "tokens"
@@ -56,7 +48,6 @@ class Language(nn.Module):
         self._checkpointing = checkpointing
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of each token."""
         x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             if self._checkpointing:
@@ -71,16 +62,8 @@ class Language(nn.Module):
         return logits
 
 
-def _heads(hidden: int) -> int:
-    """Of 64 or 128, as the families have them; of what the hidden size allows otherwise."""
-    return hidden // math.gcd(hidden, 64 if hidden < 2048 else 128)
-
-
 def preset(name: str, sequence: int | None) -> Model:
-    """A preset that is a language model, for sequences of this length.
-
-    Raises a RequestError for an unknown one.
-    """
+    """A preset that is a language model, of this length. Raises RequestError."""
     model = find_model(name)
     if sequence in (None, model.sequence):
         return model
@@ -94,10 +77,7 @@ def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
 
 
 def shard(model: Language, kind: torch.dtype, device: torch.device, world: int) -> None:
-    """Shard weights, gradients and optimizer (FSDP2), layer by layer; collective.
-
-    The model has no memory yet; it computes in ``kind``, and gradients are summed in 32 bits.
-    """
+    """Shard a model on meta (FSDP2) by layer; it computes in ``kind``. Collective."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = device_mesh.init_device_mesh(device.type, (world,))

@@ -1,10 +1,4 @@
-"""The models that are trained to measure a machine, and how many operations their forward pass has.
-
-ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021, with the depths
-of the authors' code, since the paper has no table for M. Layers and sizes are torchvision's.
-"""
-
-from __future__ import annotations
+"""The models that are trained to measure a machine, with torchvision's layers and sizes."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +17,7 @@ CLASSES = 10  # as CIFAR-10, the paper's data set, has them
 
 
 def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequential:
-    """``depths``: blocks of 64, 128, 256, 512 channels; output: ``expansion`` times as many."""
+    """ResNets of He et al., 2016, Table 1; ``depths``: blocks of 64, 128, 256, 512 channels."""
     layers = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     layers += residual_layers(64, depths, expansion)
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(expansion * 512, classes)]
@@ -52,8 +46,8 @@ _STAGES = (
 )
 _LAST_CHANNELS = 1280
 _NORM = partial(nn.BatchNorm2d, eps=1e-3)
+# Share of images that skip the last block in training; earlier blocks skip fewer
 _DROPPED_BLOCKS = 0.2
-"""Share of images that skip the last block in training; earlier blocks skip fewer."""
 _DROPPED_FEATURES = 0.3
 
 
@@ -112,15 +106,15 @@ class _Block(nn.Module):
 
 
 def _efficientnet_v2_m(classes: int) -> nn.Sequential:
+    # Tan and Le, 2021, with the depths of the authors' code: the paper has no table for M
     layers = _activated(3, _STAGES[0].inside, 3, 2)
     total = sum(s.blocks for s in _STAGES)
     number = 0
     for stage in _STAGES:
         for place in range(stage.blocks):
+            inside, stride = (stage.inside, stage.stride)
             if place:
                 inside, stride = (stage.outside, 1)
-            else:
-                inside, stride = (stage.inside, stage.stride)
             layers.append(_Block(stage, inside, stride, _DROPPED_BLOCKS * number / total))
             number += 1
     layers += _activated(_STAGES[-1].outside, _LAST_CHANNELS, 1, 1)
@@ -128,22 +122,20 @@ def _efficientnet_v2_m(classes: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(_LAST_CHANNELS, classes))
 
 
+# By the name of ``--model``: functions of the number of classes
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "resnet18": partial(_resnet, (2, 2, 2, 2), 1),
     "resnet50": partial(_resnet, (3, 4, 6, 3), 4),
     "resnet152": partial(_resnet, (3, 8, 36, 3), 4),
     "efficientnet_v2_m": _efficientnet_v2_m,
 }
-"""By the name of ``--model``: functions of the number of classes."""
 
 
 def build(name: str, classes: int = CLASSES) -> nn.Module:
     """A model with random weights: one of :data:`MODELS`, or what ``module:function`` returns.
 
     It takes images (batch, 3, pixels, pixels) of at least 32 pixels and gives (batch, classes).
-
-    Raises:
-        RequestError: no such model. ImportError, AttributeError: no such module or function.
+    Raises RequestError: no such model. ImportError, AttributeError: no such module or function.
     """
     if ":" in name:
         module, _, function = name.partition(":")
@@ -157,11 +149,9 @@ def forward_flops(model: nn.Module, resolution: int) -> int:
     """Operations of the forward pass for one image; a multiplication and an addition are two.
 
     Training counts as three forward passes: torch 2.13 counts the weights' gradient of a
-    convolution in groups as if it had none, which gives EfficientNetV2-M 16. The model is not
-    changed.
+    convolution in groups as if it had none, which gives EfficientNetV2-M 16.
     """
-    # On the meta device no layer computes anything. Two images: batch normalisation refuses single
-    # values in training.
+    # Two images: batch normalization refuses single values in training
     tensors = (*model.named_parameters(), *model.named_buffers())
     state = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
     images = torch.empty(2, 3, resolution, resolution, device="meta")

@@ -1,7 +1,5 @@
 """What is trained to measure a machine; light to import, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,36 +7,28 @@ from dataclasses import dataclass
 BATCH = 128
 RESOLUTION = 32
 
+# Models that are built here, by what ``recommend --model`` calls them
 PRESETS: Mapping[str, str] = {
     "resnet18": "resnet18",
     "resnet50": "resnet50",
     "resnet152": "resnet152",
     "efficientnet-v2-m": "efficientnet_v2_m",
 }
-"""Models that are built here, by what ``recommend --model`` calls them."""
+# What a workload's ``dtype`` is for each precision of the planner that training here has
 DTYPES: Mapping[str, str] = {
     "fp32": "float32",
     "tf32": "float32",
     "fp16": "float16",
     "bf16": "bfloat16",
 }
-"""What a workload's ``dtype`` is for each precision of the planner that training here has."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a number of eFLOPS belongs to.
+    """What a number of eFLOPS belongs to."""
 
-    Attributes:
-        model: as in :func:`deepvm.profiling.workload.models.build`. resolution: height and width of
-            images, pixels.
-        batch: images of a step on each GPU, or in each process on the CPU.
-        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision. optimizer: ``adam``
-            or ``sgd``.
-    """
-
-    model: str
-    resolution: int = RESOLUTION
-    batch: int = BATCH
-    dtype: str = "float32"
-    optimizer: str = "adam"
+    model: str  # as in :func:`deepvm.profiling.workload.models.build`
+    resolution: int = RESOLUTION  # height and width of images, pixels
+    batch: int = BATCH  # images of a step on each GPU, or in each process on the CPU
+    dtype: str = "float32"  # ``bfloat16`` and ``float16`` for mixed precision
+    optimizer: str = "adam"  # or ``sgd``

@@ -1,7 +1,5 @@
 """The training whose speed is measured: forward, backward, optimizer step (DeepVM V-A)."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable
@@ -21,8 +19,8 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "adam": lambda model: torch.optim.Adam(model.parameters()),
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
 }
+# Gives images (batch, 3, pixels, pixels) and labels (batch,), on the device
 Batches = Callable[[], tuple[Tensor, Tensor]]
-"""Gives images (batch, 3, pixels, pixels) and labels (batch,), on the device."""
 
 
 class Ranks:
@@ -31,11 +29,7 @@ class Ranks:
     def __init__(
         self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float
     ) -> None:
-        """Form a group; ``timeout_s`` limits each wait for the others.
-
-        ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a
-        single process forms a group, so that one VM trains as several do.
-        """
+        """Form a group; ``rendezvous``: a file that does not exist yet, or None under torchrun."""
         self.rank = rank
         self.world = world
         self.grouped = world > 1 or rendezvous is None
@@ -58,7 +52,6 @@ class Ranks:
         return float(told)
 
     def close(self) -> None:
-        """Leave the group."""
         if self.grouped:
             torch.distributed.destroy_process_group()
 
@@ -75,26 +68,19 @@ class Training:
         ranks: Ranks,
         shard: Callable[[torch.dtype], None] | None = None,
     ) -> None:
-        """Put the model on the device; collective.
+        """Put the model on the device; collective. Raises RequestError: the GPU lacks the dtype.
 
-        Raises a RequestError if the GPU lacks the workload's dtype.
-
-        ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed
-        precision.
-        ``shard``: puts the model there in shards that compute in this type, instead of whole
-        copies.
+        ``float32`` is torch's: convolutions use TF32 where the GPU has it. ``shard``: puts the
+        model there in shards that compute in this type, instead of whole copies.
         """
         self.model = model
         self._device = device
         self._batches = batches
         self._ranks = ranks
         kind = DTYPES[workload.dtype]
+        on_gpu = device.type == "cuda"
         # On other GPUs torch emulates it, many times slower.
-        if (
-            kind is torch.bfloat16
-            and device.type == "cuda"
-            and not torch.cuda.is_bf16_supported(False)
-        ):
+        if kind is torch.bfloat16 and on_gpu and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(device)
             raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
         self._mixed: Callable[[], contextlib.AbstractContextManager[object]] = (
@@ -116,10 +102,7 @@ class Training:
         self._loss = nn.CrossEntropyLoss()
 
     def run(self, steps: int) -> float:
-        """Train.
-
-        Returns the seconds from when all processes began to when the last device was done.
-        """
+        """Train; returns the seconds from when all started to when the last device was done."""
         self._wait()
         self._ranks.slowest(0.0)
         start = time.perf_counter()
@@ -129,7 +112,6 @@ class Training:
         return self._ranks.slowest(time.perf_counter() - start)
 
     def step(self) -> None:
-        """Forward, backward, and the optimizer's step."""
         images, labels = self._batches()
         self.optimizer.zero_grad()
         with self._mixed():

@@ -1,17 +1,18 @@
-"""A job while it runs: a table on a terminal, drawn again and again, or a line for each event."""
-
-from __future__ import annotations
+"""A job in words (``job_words.j2``); while it runs, as a table on a terminal or a line an event."""
 
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from deepvm.core.units import counted
-from deepvm.jobs.decisions.world import JobState
+from deepvm.jobs.agent.group_watch import ONE_PROCESS
+from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
+from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
+from deepvm.jobs.decisions.world import JobLimits, JobState
 from deepvm.jobs.history.history import EventRow
-from deepvm.reports.jobs.events import event_line
+from deepvm.jobs.submission import more_money, more_time
 from deepvm.reports.pages import clock, sentences
 from deepvm.reports.terminal import fitting, table_lines, without_controls
 from deepvm.reports.text import table_of
@@ -23,41 +24,46 @@ _LAST = 8
 _MACHINES = 12
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a job was submitted with; None where its file has no such limit."""
-
-    steps: int | None = None
-    total_usd: float | None = None
+def words() -> Any:
+    """The sentences on jobs, by name."""
+    return sentences("job_words.j2")
 
 
-def limits_of(spec: Mapping[str, Any]) -> Limits:
-    """Those of a job file."""
-    steps = spec.get("steps")
-    total_usd = (spec.get("budget") or {}).get("total_usd")
-    return Limits(steps if isinstance(steps, int) else None, total_usd)
+def event_line(event: EventRow) -> str:
+    """The line of an event; empty for one that says nothing new."""
+    return str(words().event(event))
+
+
+def closing_lines(
+    document: Mapping[str, Any], terms: JobLimits, last: Sequence[str], folder: Path, new_name: str
+) -> list[str]:
+    """What to know of a job that has not trained to its end, and what to do next."""
+    reason = document["why"]
+    more = ""
+    # What ended it once ends it again
+    if reason.startswith(BUDGET):
+        more = more_money(document["cost_usd"], terms)
+    elif reason.startswith(DEADLINE):
+        more = more_time(terms)
+    limits = [key for key in (START_TIMEOUT, STEP_TIMEOUT) if reason.endswith(f"({key})")]
+    few = [ONE_PROCESS for line in last if f"{ONE_PROCESS} for one process" in line]
+    text: str = words().closing(document, last, folder / "logs", new_name, more, limits, few)
+    return text.splitlines()
 
 
 class LiveView:
     """Shows a job on stderr; data goes to stdout."""
 
     def __init__(
-        self,
-        name: str,
-        world: Callable[[], JobState],
-        limits: Limits | None = None,
-        stream: TextIO | None = None,
+        self, name: str, world: Callable[[], JobState], stream: TextIO | None = None
     ) -> None:
-        """``world``: what the controller knows now."""
         self._name = name
         self._world = world
         self._stream = stream or sys.stderr
-        self._limits = limits or Limits()
         self._events: deque[str] = deque(maxlen=_LAST)
         self._live: Live | None = None
 
-    def __enter__(self) -> LiveView:
-        """Start drawing, on a terminal."""
+    def __enter__(self) -> "LiveView":
         if self._stream.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -66,8 +72,7 @@ class LiveView:
             console = Console(file=self._stream)
 
             def picture() -> Text:
-                world = self._world()
-                lines = live_lines(self._name, world, self._limits, self._events, console.width)
+                lines = live_lines(self._name, self._world(), self._events, console.width)
                 text = "\n".join(map(without_controls, lines))
                 return Text(text, no_wrap=True, overflow="ellipsis")
 
@@ -76,12 +81,10 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last picture."""
         if self._live is not None:
             self._live.__exit__(None, None, None)
 
     def on_event(self, event: EventRow) -> None:
-        """Show what has happened."""
         line = event_line(event)
         if not line:
             return
@@ -93,10 +96,10 @@ class LiveView:
 
 
 def live_lines(
-    name: str, world: JobState, limits: Limits, events: Sequence[str] | deque[str], width: int
+    name: str, world: JobState, events: Sequence[str] | deque[str], width: int
 ) -> Iterator[str]:
     """The picture of a job in lines of ``width`` columns, except events, which a terminal cuts."""
-    text = sentences("job_live.txt.j2").parts(name, world, limits)
+    text = sentences("job_live.txt.j2").parts(name, world)
     for group in text.split("\n\n"):
         yield from _packed(group.splitlines(), width)
     yield from _table(world, width)
@@ -104,7 +107,6 @@ def live_lines(
 
 
 def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
-    """Parts with commas between them, each whole, in as few lines as there are."""
     line = ""
     for part in parts:
         if not line:
@@ -118,7 +120,6 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _table(world: JobState, width: int) -> Iterator[str]:
-    """Machines that live, then those that ended last."""
     alive = world.alive
     ended = [m for m in world.machines.values() if m.state.over]
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)

@@ -1,11 +1,4 @@
-"""A job as a page for a browser.
-
-It is ``run.html`` once the job is over, and the same live from ``deepvm jobs serve``. The page is
-complete without scripts; the script shows what the pointer is on, filters events and, where the
-page is served, replaces parts by newer ones.
-"""
-
-from __future__ import annotations
+"""Jobs as pages for a browser: one of them, and all."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +7,16 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord
-from deepvm.jobs.history.downtime import DOWNTIME, Phase
-from deepvm.jobs.history.history import EventRow, Sample
-from deepvm.jobs.history.timeline import CostPoint, TrainingTimeline, losses, paid, phases
-from deepvm.jobs.standing import JobStatus
-from deepvm.reports.charts import Scale, Times
+from deepvm.jobs.history import timeline
+from deepvm.jobs.history.history import Sample
+from deepvm.jobs.standing import JobLine, JobStatus
 from deepvm.reports.documents import to_yaml
-from deepvm.reports.jobs.events import words
-from deepvm.reports.jobs.live import limits_of
-from deepvm.reports.pages import render, render_blocks
+from deepvm.reports.jobs.live import words
+from deepvm.reports.pages import Scale, Times, render, render_blocks
 
 TEMPLATE = "run_page.html.j2"
+_JOBS_TEMPLATE = "jobs_page.html.j2"
+# Blocks of the template that may change while the job runs. :meth:`RunPage.event_rows` may, too
 PARTS = [
     "head",
     "time",
@@ -37,47 +29,33 @@ PARTS = [
     "file",
     "foot",
 ]
-"""Blocks of the template that may change while the job runs.
-
-:meth:`RunPage.event_rows` may, too.
-"""
-MAX_EVENTS = 4000
-"""The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
-_MAX_BARS = 1000
-"""Machines that are drawn; the table has more."""
-_ROWS = 24
-"""Of a table with the figures of a line."""
-_SAVE_POSITIONS = 400
-"""For marks of versions in the picture of steps."""
-_MAX_BUDGET_RATIO = 3.0
-"""A budget that is further above the other lines is not drawn."""
+MAX_EVENTS = 4000  # The newest, which a page shows; ``deepvm jobs show -o json`` has all
+_MAX_BARS = 1000  # Machines that are drawn; the table has more
+_ROWS = 24  # Of a table with the figures of a line
+_SAVE_POSITIONS = 400  # For marks of versions in the picture of steps
+_MAX_BUDGET_RATIO = 3.0  # A budget that is further above the other lines is not drawn
 _ENDS = {REFUSED: "refused", PREEMPTED: "taken", LOST: "gone", UNREADY: "gone"}
 T = TypeVar("T")
 
-
-Bar = tuple[MachineRecord, list[Phase], str]
-"""A machine over time, and the style of the shape at its end; empty for none."""
+# A machine over time, and the style of the shape at its end; empty for none
+Bar = tuple[MachineRecord, list[timeline.Phase], str]
 
 
 @dataclass(frozen=True)
 class RunPage:
-    """The page of a job. ``version``: of deepvm."""
+    """The page of a job."""
 
     job: JobStatus
-    version: str = ""
 
     def render(self, *, nonce: str = "") -> str:
-        """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
         return render(TEMPLATE, nonce=nonce, **self._data, **self._events(0))
 
     @cached_property
     def parts(self) -> dict[str, str]:
-        """What of the page may change while the job runs, by name."""
         parts = render_blocks(TEMPLATE, PARTS, times=self.times, **self._data)
         return {name.replace("_", "-"): text for name, text in parts.items()}
 
     def event_rows(self, after: int) -> str:
-        """Rows of the events with larger numbers than ``after``, the newest first."""
         return render_blocks(TEMPLATE, ["events"], **self._events(after))["events"]
 
     def _events(self, after: int) -> dict[str, Any]:
@@ -86,14 +64,12 @@ class RunPage:
 
     @property
     def last_event(self) -> int:
-        """The number of the newest event."""
         if self.job.events:
             return self.job.events[-1].number
         return 0
 
     @property
     def times(self) -> Times:
-        """From the submission to the end, or to now."""
         world = self.job.world
         ends = [m.ended_s for m in world.machines.values() if m.ended_s is not None]
         return Times(self.job.row.created_s, max([world.now_s, *ends]))
@@ -102,66 +78,58 @@ class RunPage:
     def _data(self) -> dict[str, Any]:
         job = self.job
         document = job.document
-        spec = job.row.spec
         times = self.times
         bars = list(self._bars())
-        costs = paid(job.world, times.start_s, times.end_s)
-        saves = [event for event in job.events if event.kind == "safe"]
-        limits = limits_of(spec)
+        costs = timeline.paid(job.world, times.start_s, times.end_s)
+        marks = {
+            (round(times.share(e.at_s) * _SAVE_POSITIONS), e.facts["reason"]): e
+            for e in job.events
+            if e.kind == "safe"
+        }
+        terms = job.world.terms
         # Documents of an older deepvm have no downtime
-        spent_s = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
+        spent_s = {**document["breakdown_s"], timeline.DOWNTIME: document.get("downtime_s", 0.0)}
         return {
             "job": job,
             "document": document,
-            "version": self.version,
             "last_event": self.last_event,
-            "total": limits.steps,
+            "total": terms.steps,
             "spent_s": {cause: spent_s[cause] for cause in words().causes if cause in spent_s},
             "bars": bars,
             "kinds": {kind for _, all, end in bars for kind in (end, *(phase[0] for phase in all))},
             "step_points": [(s.at_s - times.start_s, s.step) for s in job.samples],
-            "save_ticks": _ticks(saves, times),
-            "lost": losses(job.samples),
+            "save_ticks": list(marks.values()),
+            "lost": timeline.losses(job.samples),
             "Scale": Scale,
             "samples": list(self._samples()),
-            "budget": limits.total_usd,
-            "cost_lines": _cost_lines(costs, document["on_demand_cost_usd"], limits.total_usd),
+            "budget": terms.total_usd,
+            "cost_lines": _cost_lines(costs, document["on_demand_cost_usd"], terms.total_usd),
             "costs": _thinned(costs),
             "max_events": MAX_EVENTS,
-            "job_file": to_yaml(without_secrets(spec)),
+            "job_file": to_yaml(without_secrets(job.row.spec)),
         }
 
     def _bars(self) -> Iterator[Bar]:
-        """Of the newest machines, if there are very many."""
         end_s = self.times.end_s
-        trained = TrainingTimeline.of(self.job.events, end_s, self.job.without)
+        trained = timeline.TrainingTimeline.of(self.job.events, end_s, self.job.without)
         for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
             end = _ENDS.get(machine.end_reason, "")
-            # It has its notice, and still lives
-            if end == "taken" and machine.ended_s is None:
+            if end == "taken" and machine.ended_s is None:  # it has its notice, and still lives
                 end = ""
-            yield machine, list(phases(machine, end_s, trained)), end
+            yield machine, list(timeline.phases(machine, end_s, trained)), end
 
     def _samples(self) -> Iterator[tuple[Sample, int]]:
-        """Some samples, and all that come after a loss, with the steps lost there."""
         samples = self.job.samples
-        lost = {loss.at_s: loss.lost for loss in losses(samples)}
+        lost = {loss.at_s: loss.lost for loss in timeline.losses(samples)}
         drawn = {id(sample) for sample in _thinned(samples)}
         for sample in samples:
             if id(sample) in drawn or sample.at_s in list(lost)[-_ROWS:]:
                 yield sample, lost.get(sample.at_s, 0)
 
 
-def _ticks(saves: Sequence[EventRow], times: Times) -> list[EventRow]:
-    """The last of each kind of versions that are at nearly the same position."""
-    marks = {(round(times.share(s.at_s) * _SAVE_POSITIONS), s.facts["reason"]): s for s in saves}
-    return list(marks.values())
-
-
 def _cost_lines(
-    costs: Sequence[CostPoint], on_demand_usd: float | None, budget: float | None
+    costs: Sequence[timeline.CostPoint], on_demand_usd: float | None, budget: float | None
 ) -> dict[str, list[tuple[float, float]]]:
-    """What was paid over time, what on-demand machines would have cost, and the budget."""
     last = costs[-1]
     lines = {"paid": [(p.x_s, p.usd) for p in costs]}
     if on_demand_usd and last.hours:
@@ -175,7 +143,6 @@ def _cost_lines(
 
 
 def _thinned(rows: Sequence[T]) -> list[T]:
-    """Some of them, and the last."""
     every = max(len(rows) // _ROWS, 1)
     return [row for i, row in enumerate(rows) if i % every == 0 or i == len(rows) - 1]
 
@@ -194,3 +161,21 @@ def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     job_file: dict[str, Any] = plain({**spec, "env": dict.fromkeys(spec.get("env") or {}, "...")})
     return job_file
+
+
+@dataclass(frozen=True)
+class JobsPage:
+    """The page of all jobs, the newest first."""
+
+    jobs: Sequence[JobLine]
+    last_event: int = 0  # This page shows no events
+
+    def render(self, *, nonce: str) -> str:
+        return render(_JOBS_TEMPLATE, nonce=nonce, jobs=self.jobs)
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        return render_blocks(_JOBS_TEMPLATE, ["jobs"], jobs=self.jobs)
+
+    def event_rows(self, after: int) -> str:
+        return ""

@@ -1,20 +1,16 @@
 """A predicted speed, and how good predictions are, for programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
-from deepvm.catalog.published.check import PublishedCheck
+from deepvm.catalog.published.rows import PublishedCheck
 from deepvm.core.training.speed import NO_FIT, TrainingSpeed
 from deepvm.core.units import format_short
-from deepvm.documents.build import document_of
-from deepvm.documents.values import With
+from deepvm.documents.build import With, document_of
 from deepvm.reports.text import print_text
 from deepvm.services.schemas import rows_as
 
-_ROUGH = 0.3
-"""Half width of an interval from where on a prediction is called rough."""
+_ROUGH = 0.3  # Half width of an interval from where on a prediction is called rough
 
 
 def document(speed: TrainingSpeed) -> dict[str, Any]:

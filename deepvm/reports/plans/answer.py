@@ -1,7 +1,5 @@
 """The answer on one screen: what to rent, how fast that is, what it costs, and what to do next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from deepvm.catalog.clouds import cloud_of
@@ -20,8 +18,10 @@ def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
     found = view.found
     several = len(found.answers) > 1
-    place = f"; {found.place(view.answer.catalog)}" if several else ""
-    print_lines([f"{view.title}{place}", ""])
+    title = view.title
+    if several:
+        title = f"{title}; {found.place(view.answer.catalog)}"
+    print_lines([title, ""])
     rows = [_cells(label, r, view) for label, r in view.rows]
     columns = dict.fromkeys(column for row in rows for column in row)
     table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
@@ -49,7 +49,6 @@ def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
 
 
 def _print_places(view: PlanView) -> None:
-    """The cloud's scores, and the best that each cloud or region has for the request."""
     from deepvm.reports.plans.report import sentences  # jinja2 is slow to load
     from deepvm.reports.text import print_text
 

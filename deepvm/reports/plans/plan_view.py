@@ -1,9 +1,4 @@
-"""An answer as all renderings show it: its plans, notes about the first, and what else is shown.
-
-Screen, report and page render a :class:`PlanView`; sentences are in plan_report.txt.j2.
-"""
-
-from __future__ import annotations
+"""An answer as all renderings show it: its plans, notes about the first, and what else is shown."""
 
 import math
 from collections import Counter
@@ -23,22 +18,8 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
-from deepvm.reports.plans.sources import (
-    quota_needs,
-    refresh_command,
-    source_lines,
-)
-from deepvm.reports.plans.words import (
-    about,
-    amount,
-    cluster_words,
-    dollars,
-    exact_usd,
-    gain_words,
-    gpus_of,
-    in_cents,
-    plain_usd,
-)
+from deepvm.reports.plans import words
+from deepvm.reports.plans.sources import quota_needs, refresh_command, source_lines
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -48,8 +29,7 @@ FASTEST = "fastest"
 FIRST_CHOICE = "first choice"
 BEST_VALUE = "best value"
 NO_SPOT = "no spot"
-Row = tuple[str, Recommendation]
-"""A plan of the screen with its label."""
+Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
 _LIMITS = {
     "extrapolation": "what such clusters were checked with (--extrapolate)",
@@ -57,74 +37,106 @@ _LIMITS = {
     "worth": "what is worth its price",
 }
 _OLD_DAYS = 7
-_MIN_GAIN = 0.005
-"""Smaller gains of a higher budget are not worth a sentence."""
-_USELESS_SPEED = 0.05
-"""A share of the first plan's speed below which a plan is no alternative."""
-_LATE = 0.1
-"""A probability of missing the deadline from which on a note says so."""
+_MIN_GAIN = 0.005  # Smaller gains of a higher budget are not worth a sentence
+_USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
+_LATE = 0.1  # A probability of missing the deadline from which on a note says so
+# Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it
 _FEW_STEPS = 100
-"""Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it."""
+# Probabilities of being faster from where on, and up to where, two plans are about equal
 _EVEN, _MAX_EVEN = 0.2, 0.99
-"""Probabilities of being faster from where on, and up to where, two plans are about equal."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A fact about an answer.
-
-    Attributes:
-        kind: what it is about, one word. mark: ``!`` for a warning, ``~`` for a tie.
-        action: what to do about it.
-    """
+    """A fact about an answer. ``mark``: ``!`` for a warning, ``~`` for a tie."""
 
     kind: str
     text: str
     mark: str = ""
     action: str = ""
 
-    @property
-    def advice(self) -> str:
-        """The text, with what to do."""
-        if self.action:
-            return f"{self.text}  -> {self.action}"
-        return self.text
-
     def __str__(self) -> str:
-        """As on the screen."""
-        return f"{self.mark} {self.advice}".lstrip()
+        text = f"{self.mark} {self.text}".lstrip()
+        if self.action:
+            return f"{text}  -> {self.action}"
+        return text
 
 
 @dataclass(frozen=True)
 class PlanView:
-    """What there is to show of the best region's answer, and of the others.
-
-    Attributes:
-        placement: the cloud's scores, if asked for. assumed: the model is the default.
-    """
+    """What there is to show of the best region's answer, and of the others."""
 
     found: Comparison
     now: datetime
-    placement: Placement | None = None
+    placement: "Placement | None" = None
     assumed: bool = False
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Plans of the screen with their labels; none where nothing is feasible."""
-        return rows_of(self.answer)
+        """What is compared: the first, what costs least for its work, the best without spot VMs."""
+        answer = self.answer
+        if not answer.configurations:
+            return []
+        first = answer.configurations[0]
+        labeled = [(_first_by(answer), first)]
+        if answer.request.has_objective:
+            plans = {a.objective: a.recommendation for a in answer.alternatives}
+            labeled.append((BEST_VALUE, plans.get(Objective.COST_PER_WORK, first)))
+        steady = answer.on_demand
+        # A plan that would take twenty times as long is no answer, however safe it is.
+        if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
+            labeled.append((NO_SPOT, steady))
+        rows: dict[str, tuple[list[str], Recommendation]] = {}
+        for label, r in labeled:
+            labels, _ = rows.setdefault(f"{r.cluster.architecture} {r.cluster}", ([], r))
+            labels.append(label)
+        return [(", ".join(labels), r) for labels, r in rows.values()]
 
     @cached_property
     def notes(self) -> list[Note]:
-        """Facts about the first plan."""
-        return [*notes_of(self.answer, self.rows, self.now)] if self.rows else []
+        """The notes about the first plan, in the order of the screen."""
+        if not self.rows:
+            return []
+        answer = self.answer
+        first = answer.configurations[0]
+        request = answer.request
+        notes = [limits_note(answer, self.rows), *_simulated(first), *rival_note(answer)]
+        notes += bad_time_note(self.rows)
+        notes += _job_notes(first, request)
+        notes += _besides_vms(first, request)
+        for rejection in answer.rejections:
+            if rejection.reason == "reserved":
+                text = f"{rejection.instance_type} is left out: {rejection.detail}"
+                notes.append(Note("reserved", text, "!"))
+        steps = self.steps
+        if steps is not None and steps < _FEW_STEPS:
+            advice = "Else a smaller batch or cluster trains better"
+            text = f"that is {counted(steps, 'step')} in all: is the amount right? {advice}"
+            notes.append(Note("steps", text, "!"))
+        if answer.doubt:
+            action = ""
+            if answer.status is SolveStatus.TIME_LIMIT:
+                action = "a higher --time-limit"
+            notes.append(Note("proof", f"not proven: {answer.doubt}", "!", action))
+        as_of = answer.catalog.provenance.prices_as_of
+        if as_of is not None and (self.now.date() - as_of).days > _OLD_DAYS:
+            text = f"prices {(self.now.date() - as_of).days} days old ({answer.catalog.region})"
+            notes.append(Note("prices", text, "!", refresh_command(answer.catalog)))
+        if request.quotas is None:
+            notes += _quota_notes(first, answer.catalog)
+        warnings = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
+        if warnings:
+            notes.append(Note("warning", warnings[0], "!"))
+        if len(warnings) > 1:
+            notes.append(Note("more", counted(len(warnings) - 1, "more doubt"), "!", "--why"))
+        return notes
 
     @property
     def answer(self) -> Recommendations:
-        """The answer of the best region."""
         return self.found.answers[0]
 
     @property
-    def workload(self) -> Workload | None:
+    def workload(self) -> "Workload | None":
         """What is trained; None where eFLOPS are counted."""
         training = self.answer.request.training
         if training:
@@ -132,12 +144,10 @@ class PlanView:
         return None
 
     def about(self, *kinds: str) -> list[Note]:
-        """The notes of some kinds."""
         return [note for note in self.notes if note.kind in kinds]
 
     @property
     def title(self) -> str:
-        """What is trained, in a line."""
         workload = self.workload
         assert workload is not None
         predictions = [r.prediction for _, r in self.rows if r.prediction]
@@ -157,24 +167,25 @@ class PlanView:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the whole job."""
-        return steps_of(self.answer.configurations[0], self.answer.request)
+        """Of the whole job, the last one in part; None where the amount is not known."""
+        workload = self.workload
+        if workload is None or workload.samples is None:
+            return None
+        gpus = words.gpus_of(self.answer.configurations[0])
+        return math.ceil(workload.samples / workload.batch_in_all(gpus))
 
     @property
     def has_estimates(self) -> bool:
-        """Whether eFLOPS of types that are left out are estimated."""
         types = (self.answer.catalog[r.instance_type] for r in self.answer.rejections)
         return any(instance.eflops_basis for instance in types)
 
     @property
     def knows_lifetime(self) -> bool:
-        """Whether the user has given a lifetime of spot VMs."""
         request = self.answer.request
         return request.life_s is not None or bool(request.work and request.work.mttp_s is not None)
 
     @property
     def source_lines(self) -> list[str]:
-        """Where the prices of all regions come from, and what was measured."""
         sources = [source_lines(answer.catalog, self.now) for answer in self.found.answers]
         return list(dict.fromkeys(line for lines in sources for line in lines))
 
@@ -184,28 +195,6 @@ def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
     gpus = [catalog[name].gpu for name in names]
     names = sorted("?" if g is None else f"{g.name}{' x n' if g.count > 1 else ''}" for g in gpus)
     return [f"{gpu} ({counted(number, 'type')})" for gpu, number in Counter(names).most_common()]
-
-
-def rows_of(answer: Recommendations) -> list[Row]:
-    """What is compared: the first, what costs least for its work, and the best without spot VMs."""
-    if not answer.configurations:
-        return []
-    first = answer.configurations[0]
-    labelled = [(_first_by(answer), answer.configurations[0])]
-    if answer.request.has_objective:
-        by_cost = (
-            a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK
-        )
-        labelled.append((BEST_VALUE, next(by_cost, first)))
-    steady = answer.on_demand
-    # A plan that would take twenty times as long is no answer, however safe it is.
-    if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
-        labelled.append((NO_SPOT, steady))
-    rows: dict[str, tuple[list[str], Recommendation]] = {}
-    for label, r in labelled:
-        labels, _ = rows.setdefault(f"{r.cluster.architecture} {r.cluster}", ([], r))
-        labels.append(label)
-    return [(", ".join(labels), r) for labels, r in rows.values()]
 
 
 def _first_by(answer: Recommendations) -> str:
@@ -218,33 +207,6 @@ def _first_by(answer: Recommendations) -> str:
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
-def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Iterator[Note]:
-    """The notes about the first plan, in the order of the screen."""
-    first = answer.configurations[0]
-    request = answer.request
-    yield limits_note(answer, rows)
-    yield from _simulated(first)
-    yield from rival_note(answer)
-    yield from bad_time_note(rows)
-    yield from _job_notes(first, request)
-    yield from _besides_vms(first, request)
-    for rejection in answer.rejections:
-        if rejection.reason == "reserved":
-            text = f"{rejection.instance_type} is left out: {rejection.detail}"
-            yield Note("reserved", text, "!")
-    yield from _few_steps(first, request)
-    if answer.doubt:
-        action = "a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
-        yield Note("proof", f"not proven: {answer.doubt}", "!", action)
-    as_of = answer.catalog.provenance.prices_as_of
-    if as_of is not None and (now.date() - as_of).days > _OLD_DAYS:
-        text = f"prices {(now.date() - as_of).days} days old ({answer.catalog.region})"
-        yield Note("prices", text, "!", refresh_command(answer.catalog))
-    if request.quotas is None:
-        yield from _quota_notes(first, answer.catalog)
-    yield from _warnings(first)
-
-
 def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
     """What keeps the first row from being better, and what more money buys."""
     label, first = rows[0]
@@ -254,20 +216,21 @@ def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
         text = f"limited by {limits}"
     change = answer.next_change
     if change is not None and change.gain is not None and change.gain >= _MIN_GAIN:
-        gain = gain_words(change.gain, answer.request.objective)
-        plan = cluster_words(change.recommendation.cluster)
-        text += f"; {in_cents(change.budget)} $/h {gain}: {plan}"
+        gain = words.gain_words(change.gain, answer.request.objective)
+        plan = words.cluster_words(change.recommendation.cluster)
+        text += f"; {words.in_cents(change.budget)} $/h {gain}: {plan}"
     return Note("limits", f"{label.split(',')[0]}: {text}.")
 
 
 def _simulated(first: Recommendation) -> Iterator[Note]:
-    spread = first.outlook.spread if first.outlook else None
-    if spread is not None:
-        times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
-        bills = f"{dollars(spread.p5_usd)} to {dollars(spread.p95_usd)} $"
-        runs = counted(spread.runs, "time")
-        text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}"
-        yield Note("simulated", text)
+    if first.outlook is None or first.outlook.spread is None:
+        return
+    spread = first.outlook.spread
+    times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
+    bills = f"{words.dollars(spread.p5_usd)} to {words.dollars(spread.p95_usd)} $"
+    runs = counted(spread.runs, "time")
+    text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}"
+    yield Note("simulated", text)
 
 
 def rival_note(answer: Recommendations) -> Iterator[Note]:
@@ -276,13 +239,15 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
         return
     rivals = []
     for other in answer.configurations[1:]:
-        odds = other.prediction.faster_than_first if other.prediction else None
+        odds = None
+        if other.prediction:
+            odds = other.prediction.faster_than_first
         other_gpu = other.cluster.gpu.gpu != answer.configurations[0].cluster.gpu.gpu
         if odds is not None and _EVEN <= odds < _MAX_EVEN and other_gpu:
             rivals.append((odds, other))
     if rivals:
         odds, other = max(rivals, key=lambda rival: rival[1].kept_throughput.value)
-        plan = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
+        plan = f"{words.cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
         text = f"{plan} is faster in {odds:.0%} of cases"
         yield Note("rival", text, "~", "what to measure: --why")
 
@@ -310,29 +275,28 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
 
 
 def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
-    """That the job may end too late, or cost too much."""
     outlook = first.outlook
     work = request.work
     if work is None or outlook is None:
         return
     late = outlook.late_probability or 0.0
     if work.deadline_s is not None and late >= _LATE:
-        text = (
-            f"misses the deadline of {format_seconds(work.deadline_s)} in {late:.0%} of cases,"
-            " because its speed is uncertain"
-        )
+        cases = f"in {late:.0%} of cases, because its speed is uncertain"
+        text = f"misses the deadline of {format_seconds(work.deadline_s)} {cases}"
         yield Note("deadline", text, "!")
-    highest = outlook.costs_usd[1] if outlook.costs_usd else 0.0
+    highest = 0.0
+    if outlook.costs_usd:
+        highest = outlook.costs_usd[1]
     if work.total_budget is not None and highest > float(work.total_budget):
         text = (
-            f"expected bill {dollars(outlook.cost_usd)} $; it may be {dollars(highest)} $ and more"
-            f" than {plain_usd(work.total_budget)} $, because speed and preemptions are uncertain"
+            f"expected bill {words.dollars(outlook.cost_usd)} $; it may be"
+            f" {words.dollars(highest)} $ and more than {words.plain_usd(work.total_budget)} $,"
+            " because speed and preemptions are uncertain"
         )
         yield Note("total-budget", text, "!")
 
 
 def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
-    """What comes besides VMs, and what all of it costs: a warning where that is over a limit."""
     bill = r.bill
     if bill is None:
         return
@@ -344,15 +308,17 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     total = f"{bill.total_usd_per_hour:.2f} $/h"
     limits = []
     if bill.total_usd_per_hour > request.budget:
-        total = exact_usd(bill.total_usd_per_hour)
-        limits.append(f"{plain_usd(request.budget)} $/h")
+        total = words.exact_usd(bill.total_usd_per_hour)
+        limits.append(f"{words.plain_usd(request.budget)} $/h")
     if r.whole_usd is not None:
-        total += f" and {dollars(r.whole_usd)} $"
-        budget = request.work.total_budget if request.work else None
+        total += f" and {words.dollars(r.whole_usd)} $"
+        budget = None
+        if request.work:
+            budget = request.work.total_budget
         if budget is not None and r.whole_usd > budget:
-            limits.append(f"{plain_usd(budget)} $")
+            limits.append(f"{words.plain_usd(budget)} $")
     names = ", ".join(item.name for item in bill.items)
-    text = f"besides VMs: {about(bill)}{amount(bill, '')} ({names}), {total} in all"
+    text = f"besides VMs: {words.about(bill)}{words.amount(bill, '')} ({names}), {total} in all"
     if limits:
         text += f", more than {' and '.join(limits)}"
     if left:
@@ -360,26 +326,7 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     yield Note("bill", text, "!" if limits else "")
 
 
-def steps_of(first: Recommendation, request: PlanRequest) -> int | None:
-    """Steps of the whole job, the last one in part; None where the amount is not known."""
-    workload = request.training and request.training.workload
-    if not workload or workload.samples is None:
-        return None
-    return math.ceil(workload.samples / workload.batch_in_all(gpus_of(first)))
-
-
-def _few_steps(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
-    steps = steps_of(first, request)
-    if steps is not None and steps < _FEW_STEPS:
-        text = (
-            f"that is {counted(steps, 'step')} in all: is the amount right? Else a smaller batch or"
-            " cluster trains better"
-        )
-        yield Note("steps", text, "!")
-
-
 def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
-    """Quotas that a plan needs and of which nothing is known."""
     needed = [
         f"{need.vcpus} vCPUs of {need.family} {need.market.value}"
         for need in quota_needs(first.cluster, catalog)
@@ -389,15 +336,7 @@ def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
         yield Note("quota", f"quota needed: {', '.join(needed)}", "!", "deepvm doctor")
     cloud = cloud_of(catalog.name)
     groups = first.cluster.groups
-    words = list(filter(None, (cloud.quota_words(g.instance, g.count, g.market) for g in groups)))
-    if words:
-        text = f"quota needed: {'; '.join(words)}; you may have none"
+    needs = list(filter(None, (cloud.quota_words(g.instance, g.count, g.market) for g in groups)))
+    if needs:
+        text = f"quota needed: {'; '.join(needs)}; you may have none"
         yield Note("quota", text, "!")
-
-
-def _warnings(first: Recommendation) -> Iterator[Note]:
-    warnings = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
-    if warnings:
-        yield Note("warning", warnings[0], "!")
-    if len(warnings) > 1:
-        yield Note("more", counted(len(warnings) - 1, "more doubt"), "!", "--why")

@@ -10,15 +10,13 @@ from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.units import format_time
-from deepvm.documents.build import document_of
+from deepvm.documents.build import ABSENT, With, document_of
 from deepvm.documents.declared import properties
-from deepvm.documents.values import ABSENT, With
 from deepvm.io.user_dirs import read_data
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, RankedPlan, cloud_name
-from deepvm.reports.plans.measuring import measure_command
 from deepvm.reports.plans.sources import doubts, quota_needs
-from deepvm.reports.plans.words import risk_of
+from deepvm.reports.plans.words import measure_command, risk_of
 from deepvm.services.schemas import cell
 
 if TYPE_CHECKING:
@@ -38,10 +36,7 @@ _OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "region
 def document(
     found: Comparison, why: WhyNot | None = None, placement: Placement | None = None
 ) -> dict[str, Any]:
-    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes.
-
-    Of several regions: that of the best one, with the clusters of all, and what each region has.
-    """
+    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
     answer = found.answers[0]
     request = answer.request
     catalog = _effective(answer)
@@ -64,9 +59,16 @@ def document(
         more["next_change"] = With(change, configuration=values(change.recommendation))
     if len(found.answers) > 1:
         more["regions"] = [_region(found, answer) for answer in found.answers]
+    asked = With(
+        request,
+        catalog=catalog,
+        speedup=answer.speedup_kind,
+        rank="machines" if request.ranks_machines else "plans",
+        work=ABSENT if request.work is None else _work(request.work, answer.reference),
+    )
     parts = With(
         answer,
-        request=_request(answer, catalog),
+        request=asked,
         doubts=doubts(answer),
         configurations=[_plan(found, plan) for plan in found.ranked],
         alternatives=[
@@ -79,19 +81,7 @@ def document(
     return document_of("plans.Recommendation", parts)
 
 
-def _request(answer: Recommendations, catalog: Catalog) -> With:
-    request = answer.request
-    return With(
-        request,
-        catalog=catalog,
-        speedup=answer.speedup_kind,
-        rank="machines" if request.ranks_machines else "plans",
-        work=ABSENT if request.work is None else _work(request.work, answer.reference),
-    )
-
-
 def _work(work: Work, reference: InstanceType | None) -> With:
-    """What is to be trained."""
     from deepvm.core.lifetimes import share_over
 
     own = None
@@ -103,11 +93,9 @@ def _work(work: Work, reference: InstanceType | None) -> With:
 
 
 def _effective(answer: Recommendations) -> Catalog:
-    """The catalog with the quotas that were applied."""
-    quotas = answer.request.quotas
-    if quotas is None:
+    if answer.request.quotas is None:
         return answer.catalog
-    return replace(answer.catalog, quotas=quotas)
+    return replace(answer.catalog, quotas=answer.request.quotas)
 
 
 def why_document(why: WhyNot) -> dict[str, Any]:
@@ -144,20 +132,17 @@ def _plan(found: Comparison, plan: RankedPlan) -> With | None:
 
 
 def _region(found: Comparison, answer: Recommendations) -> With:
-    """What one region has."""
     best = _plan(found, RankedPlan(answer, answer[0])) if answer else None
     return With(answer, best=best, cloud=_cloud(found, answer.catalog))
 
 
 def _cloud(found: Comparison, catalog: Catalog) -> Any:
-    """The cloud of an answer, where several are compared."""
     if found.of_several_clouds:
         return cloud_name(catalog)
     return ABSENT
 
 
 def _configuration(r: Recommendation | None, catalog: Catalog, cloud: Any = ABSENT) -> With | None:
-    """A recommendation with what its document says besides."""
     if r is None:
         return None
     return With(
@@ -173,7 +158,6 @@ def _configuration(r: Recommendation | None, catalog: Catalog, cloud: Any = ABSE
 
 
 def _price(market: Market, catalog: Catalog) -> dict[str, Any]:
-    """Where a price comes from, and when it was true."""
     about = catalog.provenance
     names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
@@ -199,7 +183,6 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
 
 
 def _row(plan: dict[str, Any] | None, groups: list[str]) -> dict[str, Any]:
-    """Some groups of columns of a CSV; None for what a plan lacks."""
     if plan is not None:
         # No list, and no memory nodes are none
         plan = plan | {

@@ -1,26 +1,15 @@
 """Reports on stdout: ranked clusters with what their figures rest on, and "why not this type?"."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core import lifetimes
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
-from deepvm.core.lifetimes import BAND_SHARES, history_words, hits
 from deepvm.core.spelling import listed
-from deepvm.core.units import format_usd
-from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
-from deepvm.reports.plans import words
-from deepvm.reports.plans.measuring import measure_command
+from deepvm.planner import infeasible
+from deepvm.reports.plans import sources, words
 from deepvm.reports.plans.plan_view import PlanView, by_gpu
-from deepvm.reports.plans.sources import (
-    doubts,
-    known_age,
-    quota_needs,
-    source_lines,
-    speedup_of_one,
-)
 from deepvm.reports.text import print_text, text_blocks
 
 if TYPE_CHECKING:
@@ -28,25 +17,17 @@ if TYPE_CHECKING:
 
 _WORDS: dict[str, Any] = {
     "w": words,
-    "ALLOWED_BY": ALLOWED_BY,
+    "src": sources,
+    "infeasible": infeasible,
+    "lifetimes": lifetimes,
     "BANDS": INTERRUPTION_BANDS,
-    "BY_NAME": BY_NAME,
-    "BAND_SHARES": BAND_SHARES,
-    "format_usd": format_usd,
-    "history_words": history_words,
-    "hits": hits,
     "inf": inf,
     "by_gpu": by_gpu,
-    "doubts_of": doubts,
-    "known_age": known_age,
     "listed": listed,
-    "measure_command": measure_command,
-    "quota_needs": quota_needs,
-    "speedup_of_one": speedup_of_one,
 }
 
 
-def print_report(view: PlanView, why: WhyNot | None = None, *, wide: bool = False) -> None:
+def print_report(view: PlanView, why: "WhyNot | None" = None, *, wide: bool = False) -> None:
     """Table, reasons, alternatives and sources, for a person."""
     ranked = view.found.ranked
     several = len(view.found.answers) > 1
@@ -63,7 +44,7 @@ def print_report(view: PlanView, why: WhyNot | None = None, *, wide: bool = Fals
     )
 
 
-def print_why(why: WhyNot, now: datetime) -> None:
+def print_why(why: "WhyNot", now: datetime) -> None:
     """The answer to "why not this type?", and where the prices come from."""
     print_text(
         "explain",
@@ -73,7 +54,7 @@ def print_why(why: WhyNot, now: datetime) -> None:
         places=[],
         wide=False,
         known=False,
-        sources=source_lines(why.catalog, now),
+        sources=sources.source_lines(why.catalog, now),
     )
 
 

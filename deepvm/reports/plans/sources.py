@@ -1,7 +1,5 @@
 """Sentences about where figures come from, how old they are, and what to be careful with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +18,8 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import cloud_name
 from deepvm.reports.pages import sentences
 
-ODD_START = 0.1
-"""Curves whose S(1) is further from 1 are doubtful for few VMs."""
-STALE_DAYS = 30
-"""Spot prices older than this get a note that they are old."""
+ODD_START = 0.1  # Curves whose S(1) is further from 1 are doubtful for few VMs
+STALE_DAYS = 30  # Spot prices older than this get a note that they are old
 
 
 def price_origins(catalog: Catalog) -> list[Origin]:
@@ -32,14 +28,13 @@ def price_origins(catalog: Catalog) -> list[Origin]:
 
 
 def brief_line(catalogs: Sequence[Catalog]) -> str:
-    """Which prices are used, in a short line.
-
-    It is for prices with which nothing is wrong but perhaps their age.
-    """
+    """Which prices are used, in a short line."""
     not_asked = [c for c in catalogs if c.provenance.not_asked]
     if not not_asked:
         line, more, _ = next(t for c in catalogs for t in c.provenance.usual).partition(":")
-        return f"{line})" if more else line
+        if more:
+            return f"{line})"
+        return line
     prices = [origin for catalog in catalogs for origin in price_origins(catalog)]
     days = sorted({f"{o.observed_at.date()}" for o in prices})
     between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
@@ -137,8 +132,9 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
     for kind, vcpus in needed.items():
         quota = find_quota(catalog.quotas, *kind)
         code, title = names.get(kind, ("", ""))
-        own_code = quota.code if quota else ""
-        needs.append(QuotaNeed(*kind, vcpus, quota, own_code or code, title))
+        if quota:
+            code = quota.code or code
+        needs.append(QuotaNeed(*kind, vcpus, quota, code, title))
     return needs
 
 
@@ -149,20 +145,17 @@ def doubts(answer: Recommendations) -> list[str]:
     for r in answer.configurations if answer.catalog.memory_nodes.sustained else ():
         if r.cluster.memory and r.cluster.memory.instance.network_baseline_gbps is None:
             node = r.cluster.memory.instance
-            warnings.append(
-                f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s,"
-                " used here, may be a peak"
-            )
+            used = f"{node.network_gbps:g} Gbit/s, used here, may be a peak"
+            warnings.append(f"the sustained bandwidth of {node.name} is unknown: {used}")
     for r in [*answer.configurations, *(a.recommendation for a in answer.alternatives)]:
         gpu = r.cluster.gpu
         start = speedup_of_one(r)
         if r.prediction is None and abs(start - 1) > ODD_START:
-            better = [k for k in ("ring", "measured") if gpu.curve(k)]
-            hint = f"; '--speedup {better[0]}' does not" if better else ""
-            warnings.append(
-                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {start:.2f} instead of 1, "
-                f"so it misjudges small clusters{hint}"
-            )
+            text = f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {start:.2f} instead of 1"
+            text += ", so it misjudges small clusters"
+            if better := [k for k in ("ring", "measured") if gpu.curve(k)]:
+                text += f"; '--speedup {better[0]}' does not"
+            warnings.append(text)
     return _grouped(list(dict.fromkeys(warnings)))
 
 
@@ -175,22 +168,13 @@ def speedup_of_one(r: Recommendation) -> float:
 
 
 def _of_its_type(warning: str, r: Recommendation) -> str:
-    """A warning that says which of the ranked types it is about."""
-    named = (
-        r.prediction is None
-        or r.cluster.gpu.name in warning
-        or warning.startswith((UNPUBLISHED, PLAIN))
-    )
-    if named:
+    name = r.cluster.gpu.name
+    if r.prediction is None or name in warning or warning.startswith((UNPUBLISHED, PLAIN)):
         return warning
-    return f"{r.cluster.gpu.name}: {warning}"
+    return f"{name}: {warning}"
 
 
 def _grouped(warnings: list[str]) -> list[str]:
-    """Doubts, with those about unpublished GPUs joined.
-
-    An example is ``no published run of 7B on A100 or H100 ...``.
-    """
     heads: dict[tuple[str, str], list[str]] = {}
     for doubt in warnings:
         head, on, rest = doubt.partition(" on ")

@@ -1,37 +1,22 @@
 """Sweeps over budgets: rows, and the picture of a job's time and bill for each budget."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds
-from deepvm.documents.build import document_of, ordered
-from deepvm.documents.values import ABSENT, With
+from deepvm.documents.build import ABSENT, With, document_of, ordered
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.sweep import Sweep, SweepRow
-from deepvm.reports.pictures import (
-    MARK_ALL,
-    drawing,
-    legend,
-    policies_of,
-    short,
-    show_budgets,
-    step_line,
-    sweep_figure,
-)
+from deepvm.reports import pictures
+from deepvm.reports.pictures import Axes, Figure
 from deepvm.reports.plans import words
 from deepvm.reports.text import print_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -41,21 +26,18 @@ def outside(rows: Sequence[SweepRow]) -> int:
 
 
 def _table(found: Sequence[SweepRow]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns that any row has, and the rows; None where nothing is feasible."""
-    rows = [document_of("plans.SweepRow", With(row, **_expected(row))) for row in found]
+    rows = []
+    for row in found:
+        expected = dict.fromkeys(ordered("plans.Expected"), ABSENT)
+        if row.recommendation is not None and row.recommendation.outlook is not None:
+            expected |= document_of("plans.Expected", row.recommendation.outlook)
+        rows.append(document_of("plans.SweepRow", With(row, **expected)))
     columns = [
         key
         for key, schema in ordered("plans.SweepRow").items()
         if not schema.get("optional") or any(key in row for row in rows)
     ]
     return columns, [{key: row.get(key) for key in columns} for row in rows]
-
-
-def _expected(row: SweepRow) -> dict[str, Any]:
-    expected = dict.fromkeys(ordered("plans.Expected"), ABSENT)
-    if row.recommendation is not None and row.recommendation.outlook is not None:
-        expected |= document_of("plans.Expected", row.recommendation.outlook)
-    return expected
 
 
 def rows_of(
@@ -77,17 +59,10 @@ def document(found: Sweep) -> dict[str, Any]:
 
 def print_rows(found: Sweep) -> None:
     """A table on stdout."""
-    print_text(
-        "sweep",
-        also="-o csv",
-        rows=found,
-        units=_units(found),
-        w=words,
-    )
+    print_text("sweep", also="-o csv", rows=found, units=_units(found), w=words)
 
 
 def _units(found: Sweep) -> str:
-    """Of the throughput of a model, such as ``tokens/s``; empty for eFLOPS."""
     if found.workload is None:
         return ""
     return found.workload.units
@@ -99,24 +74,18 @@ def figure_of(found: Sweep, work: Work | None) -> Figure:
     if work is not None:
         return outlooks_figure(found, work, catalog_name=name)
     unit = found.catalog.eflops_unit
-    return sweep_figure(found, catalog_name=name, eflops_unit=unit, units=_units(found))
+    return pictures.sweep_figure(found, catalog_name=name, eflops_unit=unit, units=_units(found))
 
 
 _TIME = ("total_s", "p5_s", "p95_s")
 _BILL = ("cost_usd", "p5_usd", "p95_usd")
-_WIDE = 50.0
-"""Ratio of the largest to the smallest value above which the axis is logarithmic."""
+_WIDE = 50.0  # Ratio of the largest to the smallest value above which the axis is logarithmic
 
 
 def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) -> Figure:
-    """Expected time above, expected bill below, over the budget; a step line for each policy.
-
-    Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which
-    nothing is feasible, or on whose cluster the job does not end, are gaps. Limits of the job are
-    thin lines. ``rows`` may come in any order.
-    """
+    """Expected time above, expected bill below, over the budget; a step line for each policy."""
     ordered = sorted(rows, key=lambda r: r.budget)
-    with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
+    with pictures.drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
         _panel(time, ordered, _TIME, 3600.0)
         _panel(bill, ordered, _BILL, 1.0)
@@ -125,9 +94,10 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
         time.set(title=_title(ordered, work, catalog_name), ylabel="expected time (h)")
         x = "pricing willingness PW: the most that the cluster may cost an hour ($/h)"
         bill.set(xlabel=x, ylabel="expected bill ($)")
-        show_budgets(bill, ordered)
+        pictures.show_budgets(bill, ordered)
         if rows:
-            legend(figure, len(policies_of(rows)), handles=time.get_legend_handles_labels()[0])
+            lines = time.get_legend_handles_labels()[0]
+            pictures.legend(figure, len(pictures.policies_of(rows)), handles=lines)
     return figure
 
 
@@ -136,38 +106,36 @@ def _figures(rows: Sequence[SweepRow], names: Sequence[str]) -> FloatArray:
     found = []
     for row in rows:
         outlook = _outlook(row)
-        spread = outlook.spread if outlook else None
+        spread = outlook and outlook.spread
         parts = zip((outlook, spread, spread), names, strict=True)
         found.append([getattr(part, name, math.nan) for part, name in parts])
     return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
 
 
 def _panel(axes: Axes, rows: Sequence[SweepRow], names: Sequence[str], unit: float) -> None:
-    """One panel: a line for each policy, and what its simulated runs take."""
-    policies = policies_of(rows)
+    policies = pictures.policies_of(rows)
     for place, policy in enumerate(policies):
         own = [r for r in rows if r.policy is policy]
         at = np.array([float(r.budget) for r in own])
         mean, low, high = _figures(own, names).T / unit
-        style = step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
+        style = pictures.step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
         known = np.isfinite(low)
         if known.any():
             look: dict[str, Any] = {"color": style.color, "alpha": 0.16, "linewidth": 0}
             axes.fill_between(at, low, high, step="post", **look)
             # The band is empty at the last budget and before a gap. Bars on top are narrower, so
-            # that those below stay visible; bars of neighbouring budgets do not touch.
+            # that those below stay visible; bars of neighboring budgets do not touch.
             width = (1 - place / len(policies)) * min(_BAR, _BARS / len(at))
             bars = at[known], low[known], high[known]
             axes.vlines(*bars, style.color, linewidth=width, alpha=0.5)
         doubtful = np.flatnonzero([_doubtful(_outlook(r)) for r in own])
-        hollow = doubtful[:: max(1, len(at) // MARK_ALL)]
+        hollow = doubtful[:: max(1, len(at) // pictures.MARK_ALL)]
         if len(hollow):
             mark = {"linestyle": "none", "markerfacecolor": "white", "label": "_doubtful"}
             axes.plot(at[hollow], mean[hollow], **style.marked | mark, zorder=4)
 
 
 def _limit(axes: Axes, name: str, limit: Any, unit: float) -> None:
-    """A thin labelled line at a limit of the job, if any, and the scale of the axis."""
     if limit is not None:
         value = float(limit) / unit
         axes.axhline(value, color="0.25", linewidth=1.0, linestyle="--", zorder=1.5)
@@ -181,16 +149,12 @@ def _limit(axes: Axes, name: str, limit: Any, unit: float) -> None:
         axes.set_ylim(0, 1.06 * max(high, 0.0) or 1.0)
 
 
+# Width of the widest bar, points, and of all bars of a policy together. The axis has twice as many
 _BAR, _BARS = 8.0, 200.0
-"""Width of the widest bar, points, and of all bars of a policy together.
-
-The axis has twice as many.
-"""
 
 
 def _outlook(row: SweepRow) -> JobEstimate | None:
-    """None where nothing is to be drawn."""
-    outlook = row.recommendation.outlook if row.recommendation else None
+    outlook = row.recommendation and row.recommendation.outlook
     if outlook and math.isfinite(outlook.total_s):
         return outlook
     return None
@@ -203,7 +167,7 @@ def _doubtful(outlook: JobEstimate | None) -> bool:
 def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
     outlooks = [_outlook(r) for r in rows]
     reference = next((r.reference.name for r in rows if r.reference is not None), "")
-    job = short(work.job.name, 20)
+    job = pictures.short(work.job.name, 20)
     if reference:
         alone = format_seconds(work.job.steps * work.job.step_s.mean)
         job = f"job {job}, {alone} on one {reference}"
@@ -217,4 +181,4 @@ def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
         how += "; hollow: it does not hold there, and may be far off"
     if any(outlooks) and None in outlooks:
         how += "\nno line: nothing is feasible, or the job does not end"
-    return f"catalog {short(catalog_name, 22)}; {job}\n{how}"
+    return f"catalog {pictures.short(catalog_name, 22)}; {job}\n{how}"

@@ -1,8 +1,6 @@
-"""Figures of a plan in words, for tables, notes and sentences.
-
-Ranges of risks come from AWS's bands and are rounded outwards, as narrower ones would look more
-certain than the bands are.
-"""
+"""Figures of a plan in words, for tables, notes and sentences; and what to measure next."""
+# Ranges of risks come from AWS's bands and are rounded outwards, as narrower ones would look more
+# certain than the bands are.
 
 from __future__ import annotations
 
@@ -17,6 +15,9 @@ from deepvm.planner.request import Objective
 
 if TYPE_CHECKING:
     from deepvm.core.bill import Bill, BillItem
+    from deepvm.core.training.speed import Training
+    from deepvm.planner.measurement import NextMeasurement
+
 
 _MANY_DIGITS = 1e8
 _DAY_S = 86_400
@@ -29,9 +30,11 @@ def cluster_words(cluster: Cluster) -> str:
     text = f"{spot or on_demand} x {cluster.gpu.name}{' spot' if spot else ''}"
     if spot and on_demand:
         text += f" + {on_demand} on demand"
-    if cluster.memory is not None:
-        count = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
-        text += f" + {count}{cluster.memory.instance.name}"
+    memory = cluster.memory
+    if memory is not None and memory.count > 1:
+        return f"{text} + {memory.count} x {memory.instance.name}"
+    if memory is not None:
+        return f"{text} + {memory.instance.name}"
     return text
 
 
@@ -47,17 +50,12 @@ def dollars(usd: float) -> str:
     return f"{usd:.0f}"
 
 
-def bill_words(outlook: JobEstimate) -> str:
-    """``193-202 $``: at a good and at a bad time for spot VMs."""
-    ends = dict.fromkeys(map(dollars, outlook.costs_usd or [outlook.cost_usd]))
-    return f"{'-'.join(ends)} $"
-
-
 def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
-    """Expected; a job may never end."""
+    """Expected; the bill is ``193-202 $`` at a good and at a bad time for spot VMs."""
     if outlook is None or math.isinf(outlook.total_s):
         return "never", "-"
-    return format_seconds(outlook.total_s, digits=3), bill_words(outlook)
+    ends = dict.fromkeys(map(dollars, outlook.costs_usd or [outlook.cost_usd]))
+    return format_seconds(outlook.total_s, digits=3), f"{'-'.join(ends)} $"
 
 
 def lost_words(r: Recommendation) -> str:
@@ -71,7 +69,9 @@ def lost_words(r: Recommendation) -> str:
 
 def gain_words(gain: float, objective: Objective) -> str:
     """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
-    share = f"{gain:.0%}" if gain >= 0.01 else "less than 1%"
+    share = "less than 1%"
+    if gain >= 0.01:
+        share = f"{gain:.0%}"
     if objective is Objective.TOTAL_COST:
         return f"lowers the bill by {share}"
     if objective is Objective.COST_PER_WORK:
@@ -154,3 +154,16 @@ def _outwards(low: float, high: float | None, unit: str) -> str:
     if low:
         return f"{least:f} to {most:f}{unit}"
     return f"at most {most:f}{unit}"
+
+
+def measure_command(found: NextMeasurement, training: Training) -> str:
+    """The command for a run."""
+    # Imported late: most answers advise no measurement
+    from deepvm.catalog.published.workloads import presets
+    from deepvm.planner.measurement import REPEATS
+    from deepvm.profiling.workload.spec import DTYPES, PRESETS
+    from deepvm.reports.pages import sentences
+
+    command = sentences("measure.j2").command
+    text: str = command(found, training, presets(), PRESETS, DTYPES, REPEATS)
+    return " ".join(text.split())

@@ -1,29 +1,42 @@
-"""Measurements: their pictures (Figures 4 and 5), and what their text templates need."""
+"""Measurements: their pictures (Figures 4 and 5), rows, and what changed in tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.tables import Tables
 from deepvm.core.arrays import FloatArray
 from deepvm.core.training.roofline import REACH
 from deepvm.core.units import Z80, counted, format_bytes
-from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, mark_guess, short
+from deepvm.documents.build import document_of
+from deepvm.reports.pictures import (
+    MEASURED,
+    STYLES,
+    Axes,
+    Figure,
+    Style,
+    drawing,
+    legend,
+    mark_guess,
+    short,
+)
 from deepvm.reports.text import format_step
+from deepvm.services.schemas import rows_as
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from deepvm.profiling.checkpoint.bench import Bench
     from deepvm.profiling.fit.speedup_fit import Fit
     from deepvm.profiling.fit.step_fit import StepFit
     from deepvm.profiling.saturation.measure_saturation import Saturation
-    from deepvm.reports.pictures import Style
 
+
+# Steps whose times differ by a larger factor are drawn on a logarithmic scale
 _MAX_LINEAR_LOG_RATIO = np.log(50.0)
-"""Steps whose times differ by a larger factor are drawn on a logarithmic scale."""
 
 
 def bench_figure(bench: Bench) -> Figure:
@@ -58,11 +71,7 @@ def bench_figure(bench: Bench) -> Figure:
 
 
 def fit_figure(fit: Fit, *, name: str) -> Figure:
-    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade.
-
-    This is Figure 4. The axes end a little above what was measured and above the best law's band;
-    another law may leave them.
-    """
+    """Figure 4: measured speed-ups, the fitted laws as lines, the best law's band as a shade."""
     # There are no clusters of 1.5 VMs, where the ring would dip
     n = np.arange(1.0, fit.up_to + 1.0)
     low, high = fit.band.at(n)
@@ -127,16 +136,14 @@ def saturation_figure(saturation: Saturation) -> Figure:
 
 
 def step_figure(fit: StepFit, *, name: str) -> Figure:
-    """Step time against GPUs, a line for each of at most four batches; VMs are filled in turn.
-
-    Points are measured steps; the shade is the 80 % interval of the smallest batch. Raises
-    MissingExtraError without matplotlib.
-    """
+    """Step time against GPUs, a line for each of at most four batches; VMs are filled in turn."""
     known = fit.measured
     most = max([known.gpus[1], *(p.asked.gpus for p in fit.predictions)])
     gpus = np.unique(np.round(np.geomspace(1, most, 200)))  # there are no clusters of 1.5 GPUs
     with drawing(8.0, 5.4) as (figure, axes):
-        batches = _some_batches(fit)
+        every = np.unique(fit.steps.batch)
+        places = np.linspace(0, len(every) - 1, min(len(every), len(STYLES)))
+        batches = [float(every[round(place)]) for place in places]
         for batch, style in zip(batches, STYLES, strict=False):
             _draw_batch(axes, fit, gpus, batch, style, shade=batch == batches[0])
         mark_guess(axes, REACH * known.gpus[1], most)
@@ -173,8 +180,31 @@ def _draw_batch(
     axes.plot(fit.steps.gpus[own], fit.steps.step_s[own], label=f"batch {batch:g}", **mark)
 
 
-def _some_batches(fit: StepFit) -> list[float]:
-    """At most four of the measured batches, the smallest and the largest among them."""
-    batches = np.unique(fit.steps.batch)
-    places = np.linspace(0, len(batches) - 1, min(len(batches), len(STYLES)))
-    return [float(batches[round(place)]) for place in places]
+def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
+    """Header and a row for each measurement, in short."""
+    rows = [document_of("profiling.MeasuredEntry", entry) for entry in entries]
+    return rows_as("profiling.MeasuredEntry", rows)
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry before and after the last change; None where there was none."""
+
+    name: str
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def change(self) -> str:
+        if self.old is None:
+            return "added"
+        if self.new is None:
+            return "removed"
+        return "changed"
+
+
+def changes(old: Tables, new: Tables) -> list[Change]:
+    """What differs, by name."""
+    before, after = ({e.name: e for e in tables} for tables in (old, new))
+    pairs = (Change(n, before.get(n), after.get(n)) for n in sorted({*before, *after}))
+    return [change for change in pairs if change.old != change.new]

@@ -1,7 +1,5 @@
 """DeepVM's tables and figures, computed by the planner from two embedded catalogs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
@@ -21,12 +19,9 @@ from deepvm.planner.sweep import parse_budgets
 from deepvm.reports.reproduction.published_figures import Value, read_paper
 from deepvm.services.recommend import recommend, sweep
 
-PROFILED = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")
-"""The types of Figure 5."""
-BUDGETS = parse_budgets("0:10:0.1")
-"""Figure 7's, $/h."""
-BETTER = 1 + 1e-9
-"""Two sums of floats that differ by less are equal."""
+PROFILED = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")  # The types of Figure 5
+BUDGETS = parse_budgets("0:10:0.1")  # Figure 7's, $/h
+BETTER = 1 + 1e-9  # Two sums of floats that differ by less are equal
 
 
 def instance_facts(catalog: str, decimals: Mapping[str, int], name: str) -> Value:
@@ -65,10 +60,7 @@ def measured_points(name: str) -> tuple[tuple[float, float], ...]:
 
 
 def curve_error(kind: str, which: str, statistic: str = "mean", from_vms: int = 1) -> Value:
-    """Per cent of the measured speed-ups by which a curve is off (section V-B1).
-
-    Of a type or the mean of all three; ``from_vms``: smaller sizes do not count.
-    """
+    """Per cent of the measured speed-ups by which a curve is off (section V-B1)."""
     errors = []
     for name in PROFILED if which == "all three" else [which]:
         n, measured = np.array(measured_points(name)).T
@@ -110,11 +102,7 @@ def first_fall(policy: str) -> Value:
 
 
 def planned(name: str, what: str, place: int = 0) -> Value:
-    """Of a cluster of the plan: as the paper prints it, with its price, or one of its attributes.
-
-    ``cost of work``: of a unit, over that of the first of PW 3; the paper's follow from measured
-    makespans. ``memory nodes for the budget``: how many it would pay for.
-    """
+    """A cluster of the plan as the paper prints it, with its price, or one of its attributes."""
     answer = solved(name)
     if what == "plans":
         return float(len(answer))
@@ -141,10 +129,7 @@ def planned(name: str, what: str, place: int = 0) -> Value:
 
 @cache
 def solved(name: str) -> Recommendations:
-    """The answer of a plan, by the integer program, as the command gives it.
-
-    Raises DeepVMError: the program proves no answer.
-    """
+    """The answer of a plan, by the integer program, as the command gives it."""
     options = dict(read_paper("deepvm")["plans"][name])
     catalog = load_catalog(options.pop("catalog", "paper"))
     answer = recommend(catalog, Decimal(str(options.pop("budget"))), **options)
@@ -154,7 +139,6 @@ def solved(name: str) -> Recommendations:
 
 
 def _plan(cluster: Cluster) -> str:
-    """``17 g4dn + 1 c5``: VMs that train, then memory nodes; all types of the paper are .xlarge."""
     parts = [f"{cluster.gpu_count} {_short(cluster.gpu)}"]
     if cluster.memory:
         parts.append(f"{cluster.memory.count} {_short(cluster.memory.instance)}")

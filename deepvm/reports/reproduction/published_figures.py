@@ -1,9 +1,4 @@
-"""What papers print next to ours: ``data/reproduce/PAPER.json``, and when two figures agree.
-
-Figures are numbers and shares to some digit, times, bounds, or words.
-"""
-
-from __future__ import annotations
+"""What papers print next to ours: ``data/reproduce/PAPER.json``, and when two figures agree."""
 
 import math
 import re
@@ -17,26 +12,20 @@ from typing import Any, Literal, get_args
 
 from deepvm.io.user_dirs import read_data
 
+# What is computed: a number in the printed unit, seconds for a time, words for words
 Value = float | str
-"""What is computed: a number in the printed unit, seconds for a time, words for words."""
+# ``same``: to the printed digits; ``close``: within the tolerance; ``differs``: else
 Verdict = Literal["same", "close", "differs"]
-"""``same``: to the printed digits; ``close``: within the tolerance; ``differs``: else."""
 
 _NUMBER = re.compile(r"(?:([<>]) )?(-?\d+(?:\.(\d+))?)( %)?", re.ASCII)
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
+# Of the last digit: 0.1 + 0.2 is 0.3, and a binary float half a digit off is half a digit off
 _SLACK = 1e-9
-"""Of the last digit: 0.1 + 0.2 is 0.3, and a binary float half a digit off is half a digit off."""
 
 
 @dataclass(frozen=True)
 class PrintedFigure:
-    """A printed figure.
-
-    Attributes:
-        kind: ``<`` and ``>`` for bounds, ``time``, ``words``, empty for a number.
-        value: the number, the bound, or seconds; NaN for words. decimals: digits after the point.
-        unit: `` %`` or empty.
-    """
+    """A printed number, a bound (``<``, ``>``), a ``time`` in seconds, or ``words`` (NaN)."""
 
     text: str
     kind: str
@@ -45,11 +34,8 @@ class PrintedFigure:
     unit: str = ""
 
     @classmethod
-    def read(cls, text: str) -> PrintedFigure:
-        """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``.
-
-        Everything else is words.
-        """
+    def read(cls, text: str) -> "PrintedFigure":
+        """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``."""
         if match := _TIME.fullmatch(text):
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
             time = timedelta(days, seconds, minutes=minutes, hours=hours)
@@ -60,7 +46,6 @@ class PrintedFigure:
         return cls(text, "words")
 
     def agrees(self, ours: Value) -> bool:
-        """Whether ours is printed the same, or keeps the bound."""
         if isinstance(ours, str):
             return ours == self.text
         if self.kind == "<":
@@ -76,7 +61,6 @@ class PrintedFigure:
         return ours - self.value
 
     def show(self, ours: Value) -> str:
-        """Ours as the paper would print it; of a bound, one digit more."""
         if isinstance(ours, str) or not math.isfinite(ours):
             return str(ours)
         if self.kind == "time":
@@ -87,10 +71,7 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far off is still close: a share of the printed figure, or an amount in its unit.
-
-    ``of``: a pattern of the names of figures, for all of a part.
-    """
+    """How far off is still close: a share of the printed figure, or an amount in its unit."""
 
     reason: str
     relative: float | None = None
@@ -98,26 +79,21 @@ class Tolerance:
     of: str = "*"
 
     def limit(self, published: float) -> float:
-        """The largest difference that is close."""
         if self.absolute is not None:
             return self.absolute
         return (self.relative or 0.0) * abs(published)
 
     def show(self, unit: str) -> str:
-        """``within 0.3 %``, ``within 3 points``; ``unit`` is that of the printed figure."""
         if self.relative is not None:
             return f"within {100 * self.relative:g} %"
-        points = " points" if unit else ""
-        return f"within {self.absolute:g}{points}"
+        if unit:
+            return f"within {self.absolute:g} points"
+        return f"within {self.absolute:g}"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure and ours, in the printed unit, seconds for a time.
-
-    ``known``: ours, where it is known to differ, and ``known_why``. ``source``: how the figure
-    follows from what is printed, such as ``0.2013 / 0.1991``.
-    """
+    """A published figure and ours, in the printed unit, seconds for a time."""
 
     name: str
     published: str
@@ -138,10 +114,8 @@ class Figure:
     def _judge(self, printed: PrintedFigure) -> Verdict:
         if printed.agrees(self.ours):
             return "same"
-        if self.tolerance is None:
-            return "differs"
-        limit = self.tolerance.limit(printed.value)
-        if abs(printed.difference(self.ours)) <= limit:
+        difference = abs(printed.difference(self.ours))
+        if self.tolerance is not None and difference <= self.tolerance.limit(printed.value):
             return "close"
         return "differs"
 
@@ -153,7 +127,6 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """Ours as the paper would print it."""
         return self.printed.show(self.ours)
 
     @property
@@ -169,10 +142,9 @@ class Figure:
     @property
     def why(self) -> str:
         """Why it is not the same, as far as is known."""
-        verdict = self.verdict
-        if verdict == "close" and self.tolerance:
+        if self.verdict == "close" and self.tolerance:
             return f"{self.tolerance.show(self.printed.unit)}: {self.tolerance.reason}"
-        if verdict == "same":
+        if self.verdict == "same":
             return ""
         if self.expected:
             return self.known_why
@@ -183,10 +155,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """A table, a figure or some sentences of a paper.
-
-    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work.
-    """
+    """A table, a figure or some sentences of a paper."""
 
     id: str
     title: str
@@ -207,22 +176,18 @@ class Paper:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many figures have which verdict."""
         verdicts = [own.verdict for part in self.parts for own in part.figures]
         return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
 
     @property
     def unexpected(self) -> list[tuple[Part, Figure]]:
-        """What differs and should not."""
         return [(part, own) for part in self.parts for own in part.figures if not own.expected]
 
     @property
     def shown_parts(self) -> list[Part]:
-        """The parts with figures to show, and these figures alone."""
         parts = []
         for part in self.parts:
-            shown = [own for own in part.figures if self.only in (None, own.verdict)]
-            if shown:
+            if shown := [own for own in part.figures if self.only in (None, own.verdict)]:
                 parts.append(replace(part, figures=shown))
         return parts
 
@@ -240,12 +205,7 @@ def read_part(
     arguments: Sequence[Any] = (),
     **about: Any,
 ) -> Part:
-    """A part of the file of a paper, computed; the first tolerance that names a figure counts.
-
-    ``module``: whose functions compute. A figure is computed as the part says, unless it says how
-    itself. Arguments of the part come before its own, which are the parts of its name if it has
-    none.
-    """
+    """A part of the file of a paper, computed; the first tolerance that names a figure counts."""
     rules = [Tolerance(**rule) for rule in tolerances]
     computed = []
     for name, raw in figures.items():

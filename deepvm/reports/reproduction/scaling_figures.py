@@ -1,41 +1,25 @@
 """Laws of scaling: fits to DeepVM's speed-ups and Pollux's steps, and published runs predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from deepvm.catalog.published.check import PublishedCheck, check_published
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
-from deepvm.catalog.published.performance import PublishedPerformance
-from deepvm.catalog.published.prediction import predict
-from deepvm.catalog.published.rows import published
+from deepvm.catalog.published.performance import PublishedPerformance, predict
+from deepvm.catalog.published.rows import PublishedCheck, check_published, published
 from deepvm.catalog.published.workloads import find_model
-from deepvm.core.cluster.speedup import (
-    LogisticSpeedup,
-    MeasuredSpeedup,
-    RingSpeedup,
-    SpeedupCurve,
-)
+from deepvm.core.cluster.speedup import LogisticSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.training.roofline import Accelerator, Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeLaw, fit_steps
 from deepvm.core.training.workload import Precision, Workload
-from deepvm.profiling.fit.speedup_models import (
-    LAWS,
-    LOGISTIC,
-    FittedLaw,
-    best_first,
-    fit_law,
-)
+from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, FittedLaw, best_first, fit_law
 from deepvm.reports.reproduction.deepvm_figures import PROFILED, measured_points, workload_curves
 from deepvm.reports.reproduction.published_figures import Value
 
-FEW_VMS = 4
-"""Pollux's law is fitted to so many VMs at most, and asked for 6 and 8."""
+FEW_VMS = 4  # Pollux's law is fitted to so many VMs at most, and asked for 6 and 8
 
 
 def table_iv_fit(workload: str, parameter: str) -> Value:
@@ -52,21 +36,20 @@ def ring_fit(instance: str, parameter: str) -> Value:
 
 
 @cache
-def fitted_laws(instance: str) -> list[FittedLaw]:
-    """Fitted to the measured speed-ups of a type."""
+def _fitted_laws(instance: str) -> list[FittedLaw]:
     n, s = np.array(measured_points(instance)).T
     return [fit_law(law, n, s) for law in LAWS]
 
 
 def law_error(name: str) -> Value:
     """Mean error of a law over the three types, per cent."""
-    fits = [fit for instance in PROFILED for fit in fitted_laws(instance)]
+    fits = [fit for instance in PROFILED for fit in _fitted_laws(instance)]
     return 100 * float(np.mean([fit.mape for fit in fits if fit.law.name == name]))
 
 
 def best_law(instance: str) -> Value:
     """The law that AICc chooses for a type."""
-    return best_first(fitted_laws(instance))[0].law.name
+    return best_first(_fitted_laws(instance))[0].law.name
 
 
 def held_out(curve: str, which: str, sizes: Sequence[int]) -> Value:
@@ -83,11 +66,8 @@ def held_out(curve: str, which: str, sizes: Sequence[int]) -> Value:
     return float(np.mean(errors))
 
 
-def pollux_steps(model: str, *, few: bool) -> Steps:
-    """Pollux's measured steps of a model on g4dn.12xlarge, on few VMs or on more.
-
-    A step of K GPUs with b samples each takes K b / throughput seconds.
-    """
+def _pollux_steps(model: str, *, few: bool) -> Steps:
+    # A step of K GPUs with b samples each takes K b / throughput seconds.
     rows = []
     for run in published():
         own = run.workload.model
@@ -100,22 +80,21 @@ def pollux_steps(model: str, *, few: bool) -> Steps:
 
 
 @cache
-def pollux_law(model: str) -> StepTimeLaw:
-    """The law of the runs on few VMs."""
-    return fit_steps(pollux_steps(model, few=True)).law
+def _pollux_law(model: str) -> StepTimeLaw:
+    return fit_steps(_pollux_steps(model, few=True)).law
 
 
 def pollux_error(model: str, share: float) -> Value:
     """Error on more VMs than the law was fitted to, not exceeded by a share of runs, per cent."""
-    many = pollux_steps(model, few=False)
-    step_s = pollux_law(model).step_s(many.nodes, many.gpus, many.batch)
+    many = _pollux_steps(model, few=False)
+    step_s = _pollux_law(model).step_s(many.nodes, many.gpus, many.batch)
     return float(np.quantile(100 * np.abs(step_s / many.step_s - 1), share))
 
 
 def pollux_speedup(batch: float) -> Value:
     """S(8) of ResNet-50, one GPU a VM, by Pollux's law."""
     vms = np.array([1.0, 8.0])
-    one, eight = pollux_law("resnet50").throughput(vms, vms, np.array([batch, batch]))
+    one, eight = _pollux_law("resnet50").throughput(vms, vms, np.array([batch, batch]))
     return float(eight / one)
 
 
@@ -163,7 +142,6 @@ def _accelerator(name: str, memory_gib: float) -> Accelerator:
 def _speedup(
     source: PublishedPerformance, machine: Machine, workload: Workload, vms: float
 ) -> Value:
-    """The predicted throughput of so many VMs over that of one."""
     speed = source.of_machine(machine, workload, np.array([1.0, vms]))
     assert isinstance(speed, TrainingSpeed)
     one, many = speed.throughput

@@ -1,7 +1,5 @@
 """Tables 6.2 and 6.3 of the Spotify thesis, simulated, and again in closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,16 +16,14 @@ from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate_each
 from deepvm.simulator.results import Results
 
+# The thesis has 100 runs; with so many of ours a difference is its noise, or real
 RUNS, SEED = 10_000, 1
-"""The thesis has 100 runs; with so many of ours a difference is its noise, or real."""
 
 
 def columns() -> dict[str, tuple[Job, SavePolicy]]:
-    """The columns of both tables by name, such as ``GPT-117M, Per-10``: the job, and when it saves.
-
-    On demand and, of the small job, Adaptive save periodically too (section 6.3). The head of Table
-    6.3 says 10000; its 0:32:30 of saves are 100.
-    """
+    """Columns of both tables by name, such as ``GPT-117M, Per-10``: the job, and its saves."""
+    # On demand and, of the small job, Adaptive save periodically too (section 6.3). The head of
+    # Table 6.3 says 10000; its 0:32:30 of saves are 100.
     cases = {}
     for name, plan in read_paper("thesis")["plans"].items():
         job = replace(
@@ -54,10 +50,8 @@ def simulated(runs: int = RUNS, seed: int = SEED) -> Mapping[str, Mapping[str, f
 
 
 def _cells(result: Results) -> dict[str, float]:
-    """The thesis's rows do not add up to its totals but for Recomp., which its Comp. holds already.
-
-    Per-10 of Table 6.2 computes 5d, 7:46:41 on demand and 0:34:11 more.
-    """
+    """The thesis's rows add up to its totals without Recomp., which its Comp. holds already."""
+    # Per-10 of Table 6.2 computes 5d, 7:46:41 on demand and 0:34:11 more.
     parts = result.breakdown_s
     return {
         "Comp.": parts["compute"] + parts["recompute"],

@@ -1,24 +1,19 @@
 """Simulated training runs as tables, CSV and pictures: overhead, and how a sweep changes it."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
-from deepvm.reports.pictures import STYLES, drawing, legend, short
+from deepvm.reports.pictures import STYLES, Figure, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.simulator.engine.state import PARTS
 from deepvm.simulator.results import FIGURES, Results, Spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def by_job(results: Sequence[Results]) -> dict[str, list[Results]]:
@@ -57,17 +52,14 @@ def print_results(results: Sequence[Results]) -> None:
         by_job=by_job(results),
         parts=list(dict.fromkeys(part for result in results for part in shares(result))),
         shares=shares,
-        swept=sweep_value,
+        swept=_sweep_value,
         cheapest=_cheapest,
         infinity=math.inf,
     )
 
 
 def shares(result: Results) -> dict[str, float]:
-    """What the overhead is made of, over the time for the steps alone; they add up to it.
-
-    ``fewer VMs``: steps that took longer while a VM of an elastic cluster was missing.
-    """
+    """What the overhead is made of, over the time for the steps alone; they add up to it."""
     work = compute = result.breakdown_s["compute"]
     slower = {}
     if result.job.elastic and result.job.vms > 1:
@@ -84,16 +76,16 @@ def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
 
 
 def _on_demand(job: Job) -> tuple[float, float]:
-    """Seconds and dollars on demand: allocation, preparation, steps and the user's own saves."""
     # Nothing is preempted on demand: only the user's own saves are made
-    saves = job.steps // job.save_every_steps if job.save_every_steps else 0
+    saves = 0
+    if job.save_every_steps:
+        saves = job.steps // job.save_every_steps
     seconds = job.allocation_s.mean + job.preparation_s.mean
     seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
 
 
-def sweep_value(key: str, number: float) -> str:
-    """A value of a sweep, for people."""
+def _sweep_value(key: str, number: float) -> str:
     if key == "vms":
         return f"{number:.0f}"
     if key == "missed":
@@ -114,8 +106,7 @@ _COLORS = {
 
 def results_figure(results: Sequence[Results]) -> Figure:
     """Lines for a sweep of one key of one job, else bars."""
-    lines = len(results[0].sweep) == 1 and len(by_job(results)) == 1
-    if lines:
+    if len(results[0].sweep) == 1 and len(by_job(results)) == 1:
         return lines_figure(results)
     return bars_figure(results)
 
@@ -124,12 +115,16 @@ def bars_figure(results: Sequence[Results]) -> Figure:
     """Stacked bars of the overhead over the steps alone (Spotify thesis, Figures 6.1 and 6.2)."""
     jobs = by_job(results)
     count = len(results)
-    steps = f"{results[0].job.steps} steps, " if len(jobs) == 1 else ""
+    steps = ""
+    if len(jobs) == 1:
+        steps = f"{results[0].job.steps} steps, "
     names = []
     for result in results:
-        lines = [f"{key} {sweep_value(key, value)}" for key, value in result.sweep.items()]
-        job = [short(result.job.name, 12)] if len(jobs) > 1 else []
-        names.append("\n".join([*lines, result.policy, *job]))
+        lines = [f"{key} {_sweep_value(key, value)}" for key, value in result.sweep.items()]
+        lines.append(result.policy)
+        if len(jobs) > 1:
+            lines.append(short(result.job.name, 12))
+        names.append("\n".join(lines))
     with drawing(max(6.0, 2.2 + 1.1 * count), 4.6) as (figure, axes):
         base = np.zeros(count)
         parts = [shares(result) for result in results]
@@ -161,13 +156,19 @@ def lines_figure(results: Sequence[Results]) -> Figure:
     """Overhead over one key of a sweep (Figure 6.3): a line for each policy, 5 to 95 % of runs."""
     ((key, _),) = results[0].sweep.items()
     policies = list(dict.fromkeys(result.policy for result in results))
-    scale = 3600.0 if key == "mttp" else 1.0
+    scale = 1.0
+    if key == "mttp":
+        scale = 3600.0
     job = results[0].job
     with drawing(7.0, 4.4) as (figure, axes):
         for style, policy in zip(STYLES * len(policies), policies, strict=False):
             own = [result for result in results if result.policy == policy]
             x = [result.sweep[key] / scale for result in own]
-            spreads = [_overhead(result) for result in own]
+            spreads = []
+            for result in own:
+                # 1 and all shares are the total over the steps alone
+                alone = result.total_s.mean() / (1 + sum(shares(result).values()))
+                spreads.append(Spread.of(100 * (result.total_s / alone - 1)))
             mean, low, high = zip(*((s.mean, s.p5, s.p95) for s in spreads), strict=True)
             axes.plot(x, mean, label=policy, **style.marked)
             axes.fill_between(x, low, high, color=style.color, alpha=0.15, lw=0)
@@ -182,9 +183,3 @@ def lines_figure(results: Sequence[Results]) -> Figure:
         figure.suptitle(f"What preemptions cost: {short(job.name)}")
         legend(figure, len(policies), handlelength=2)
     return figure
-
-
-def _overhead(result: Results) -> Spread:
-    """Per cent over the steps alone: 1 and all shares are the total over these."""
-    alone = result.total_s.mean() / (1 + sum(shares(result).values()))
-    return Spread.of(100 * (result.total_s / alone - 1))

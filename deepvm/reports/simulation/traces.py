@@ -12,30 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepvm.core.units import counted
-from deepvm.documents.build import document_of
-from deepvm.documents.values import ABSENT, With
-from deepvm.reports.pictures import STYLES, drawing, legend, short
+from deepvm.documents.build import ABSENT, With, document_of
+from deepvm.reports.pictures import STYLES, Axes, Figure, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.services.schemas import rows_as
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
-from deepvm.simulator.traces.trace import together
+from deepvm.simulator.traces.trace import Trace, TraceLives, together
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from deepvm.simulator.traces.lifetime_fit import FittedLifetimes
     from deepvm.simulator.traces.replay import Cost, ReplayResult
-    from deepvm.simulator.traces.trace import Trace, TraceLives
 
 Table = tuple[list[str], list[list[Any]]]
 FIT_HEADER = ["trace", "law", "parameter", "value", "log_likelihood", "aic"]
-REPLAY_HEADER = ["policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions"]
-REPLAY_HEADER += ["cost_share"]
-MAX_DRAWN = 40
-"""Only the first traces are drawn; more would be too thin to see."""
-ALL = "all"
-"""Stands for the name of a trace: all traces together."""
+MAX_DRAWN = 40  # Only the first traces are drawn; more would be too thin to see
+ALL = "all"  # Stands for the name of a trace: all traces together
 
 
 def names(paths: Iterable[str | Path]) -> list[str]:
@@ -45,33 +36,25 @@ def names(paths: Iterable[str | Path]) -> list[str]:
     return [os.path.relpath(file, common) for file in files]
 
 
-def names_of(pools: Sequence[TraceLives]) -> list[str]:
-    """The names of pools."""
+def _names_of(pools: Sequence[TraceLives]) -> list[str]:
     return names(pool.name for pool in pools)
 
 
 def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[With]:
-    """A row for each trace; None where there is no such thing.
-
-    ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there
-    is none when more than half of the lifetimes are censored.
-    """
+    """A row for each trace; the median is Kaplan and Meier's, None if half are censored."""
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     rows = []
     for name, trace in zip(names(t.path for t in traces), traces, strict=True):
-        vms = trace.nodes if nodes is None else nodes
+        vms = nodes
+        if vms is None:
+            vms = trace.nodes
         lives = trace.lives(nodes)
         times, shares = survival_curve([lives])
-        row = With(
-            lives,
-            trace=name,
-            vm_count=vms,
-            ticks=trace.counts.size,
-            available_share=np.mean(trace.counts >= max(vms, 1)),
-            median_s=next(iter(times[shares <= 0.5].tolist()), None),
-        )
-        rows.append(row)
+        about = {"trace": name, "vm_count": vms, "ticks": trace.counts.size}
+        available = np.mean(trace.counts >= max(vms, 1))
+        median_s = next(iter(times[shares <= 0.5].tolist()), None)
+        rows.append(With(lives, **about, available_share=available, median_s=median_s))
     return rows
 
 
@@ -83,9 +66,9 @@ def fit_document(
     """JSON of laws fitted to all pools together, and those of ``each``, if asked."""
     own = [
         With(pool, trace=name, fits=laws)
-        for name, pool, laws in zip(names_of(pools), pools, each, strict=False)
+        for name, pool, laws in zip(_names_of(pools), pools, each, strict=False)
     ]
-    values = With(together(pools), traces=names_of(pools), fits=fits, each=own or ABSENT)
+    values = With(together(pools), traces=_names_of(pools), fits=fits, each=own or ABSENT)
     return document_of("simulation.TracesFit", values)
 
 
@@ -107,19 +90,16 @@ def print_fit(
     *,
     alone: bool,
 ) -> None:
-    """The four laws, the best first, a verdict, and what it rests on.
-
-    ``alone``: whether the lifetimes are those of single machines.
-    """
+    """The four laws, the best first, a verdict, and what it rests on."""
     print_text(
         "traces_fit",
-        names=names_of(pools),
+        names=_names_of(pools),
         pool=together(pools),
         fits=fits,
         by_name={fit.law.name: fit for fit in fits},
         lasting=next(fit for fit in fits if math.isfinite(fit.mean_s)),
         alone=alone,
-        each=list(zip(names_of(pools), pools, each, strict=False)),
+        each=list(zip(_names_of(pools), pools, each, strict=False)),
     )
 
 
@@ -127,7 +107,7 @@ def replay_document(
     pools: Sequence[TraceLives], results: Sequence[ReplayResult], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
     """JSON of ``deepvm traces replay``."""
-    own = names_of(pools)
+    own = _names_of(pools)
     rows = []
     for row in results:
         costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
@@ -145,12 +125,12 @@ def _cost(cost: Cost, **more: Any) -> With:
 
 def replay_csv(document: Mapping[str, Any]) -> Table:
     """Header and a row for each policy, latency and trace, and for all traces together."""
-    return REPLAY_HEADER, [
-        [row["policy"], row["save_s"], cost.get("trace", ALL)]
-        + [cost[key] for key in REPLAY_HEADER[3:]]
+    rows = [
+        {"trace": ALL, **cost, "policy": row["policy"], "save_s": row["save_s"]}
         for row in document["rows"]
         for cost in (row, *row["pools"])
     ]
+    return rows_as("simulation.ReplayCost", rows)
 
 
 def print_replay(pools: Sequence[TraceLives], results: Sequence[ReplayResult]) -> None:
@@ -159,17 +139,14 @@ def print_replay(pools: Sequence[TraceLives], results: Sequence[ReplayResult]) -
     for row in results:
         table[row.policy].append(row.total.share)
     saves = list(dict.fromkeys(row.save_s for row in results))
-    about = {"names": names_of(pools), "pool": together(pools)}
+    about = {"names": _names_of(pools), "pool": together(pools)}
     print_text("traces_replay", also="-o csv", table=table, saves=saves, **about)
 
 
 def traces_figure(
     traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[FittedLifetimes]
 ) -> Figure:
-    """Availability of the first ``MAX_DRAWN`` traces, above the survival curve with the fits.
-
-    ``fits`` are in order, the best first; empty when there are too few lifetimes.
-    """
+    """Availability of the first ``MAX_DRAWN`` traces, above the survival curve with the fits."""
     drawn = traces[:MAX_DRAWN]
     upper = 0.9 + 0.2 * max(len(drawn), 3)
     with drawing(8.6, upper + 4.4, 2, height_ratios=[upper, 4.0]) as (figure, (above, below)):
@@ -189,9 +166,9 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         day = np.append(change, trace.counts.size) * trace.gap_s / 86_400
         height = trace.counts[change] / max(trace.nodes, 1)
         bottom = row + 0.4
-        colour = STYLES[0].color
+        color = STYLES[0].color
         top = bottom - 0.8 * np.append(height, height[-1])
-        axes.fill_between(day, bottom, top, step="post", color=colour, lw=0)
+        axes.fill_between(day, bottom, top, step="post", color=color, lw=0)
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
     own = [short(name.removesuffix(".json")) for name in names(t.path for t in traces)]
     labels = [f"{name} ({trace.nodes})" for name, trace in zip(own, traces, strict=True)]

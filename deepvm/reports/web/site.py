@@ -1,9 +1,9 @@
-"""The pages of jobs as a web application: all jobs, each job, and their streams of news."""
-
-from __future__ import annotations
+"""The pages of jobs as a web application, live, for clients with the token."""
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import json
 import secrets
 import socket
@@ -14,34 +14,86 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.standing import job_lines, standing_of
-from deepvm.reports.jobs.jobs_page import JobsPage
-from deepvm.reports.jobs.run_page import RunPage
-from deepvm.reports.web.guard import TokenAuth
+from deepvm.reports.jobs.run_page import JobsPage, RunPage
 
-BEAT_S, LOOK_S = 5.0, 1.0
-"""Between signs of life of a stream; between looks at the history."""
-_LOOK_SHARE = 4.0
-"""Looking takes at most one part in so many, and one, of the time."""
+# Of every response; what a page itself may do is in its own policy
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+class TokenAuth:
+    """ASGI middleware: a client without the token gets a status and no content."""
+
+    # The token comes once in the address, is exchanged for a cookie that no script can read and no
+    # other site can send, and the browser continues at an address without it.
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+        # One browser may look at several servers of this machine: cookies know no ports.
+        self._cookie = f"deepvm-{hashlib.sha256(self._token).hexdigest()[:12]}"
+        self._proof = hmac.new(self._token, b"cookie", hashlib.sha256).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # No page here uses one
+            await WebSocketClose(1008)(scope, receive, send)
+            return
+
+        async def send_hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._refusal(Request(scope)) or self._app
+        await answer(scope, receive, send_hardened)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The response of the middleware itself; None: the application may respond."""
+        tokens = request.query_params.getlist("token")
+        if len(tokens) == 1 and hmac.compare_digest(tokens[0].encode(), self._token):
+            response = RedirectResponse("/", 303)  # never to the address of the request
+            response.set_cookie(self._cookie, self._proof, httponly=True, samesite="strict")
+            return response
+        # A page of another site whose name resolves to this machine has no cookie of this name.
+        cookie = request.cookies.get(self._cookie, "")
+        if hmac.compare_digest(cookie.encode(), self._proof.encode()):
+            return None
+        return Response(status_code=403)
+
+
+BEAT_S, LOOK_S = 5.0, 1.0  # Between signs of life of a stream; between looks at the history
+_LOOK_SHARE = 4.0  # Looking takes at most one part in so many, and one, of the time
 
 
 class Reader:
     """Reads pages, one at a time, from any thread; each at most once a second for all clients."""
 
-    def __init__(self, history: History, version: str) -> None:
+    def __init__(self, history: History) -> None:
         self._history = history
-        self._version = version
         self._lock = threading.Lock()
         self._pages: dict[str, tuple[JobsPage | RunPage, float]] = {}
 
     def page(self, name: str) -> JobsPage | RunPage:
-        """The page of a job, or with "" of all jobs. Raises HTTPException or DataError."""
         with self._lock:
             page, fresh_until_s = self._pages.get(name, (None, 0.0))
             start_s = time.monotonic()
@@ -56,7 +108,7 @@ class Reader:
 
     def _read(self, name: str, known: JobsPage | RunPage | None) -> JobsPage | RunPage:
         if not name:
-            return JobsPage(job_lines(self._history, time.time()), self._version)
+            return JobsPage(job_lines(self._history, time.time()))
         row = self._history.job(name)
         if row is None:
             raise HTTPException(404, "There is no such job.\n")
@@ -65,7 +117,7 @@ class Reader:
             if known.job.over and known.job.row == row:
                 return known  # nothing happens to it any more
             events = known.job.events
-        return RunPage(standing_of(self._history, row, time.time(), events), self._version)
+        return RunPage(standing_of(self._history, row, time.time(), events))
 
 
 class Site:
@@ -105,10 +157,7 @@ class Site:
         )
 
     async def _news(self, name: str, after: int) -> AsyncIterator[str]:
-        """Server-sent events: parts of the page that have changed, rows after number ``after``.
-
-        Nothing is queued: a client that is slow gets fewer, newer states.
-        """
+        """Server-sent events: parts of the page that have changed, rows after number ``after``."""
         sent: dict[str, str] = {}
         beat_s = time.monotonic() + BEAT_S
         yield "retry: 2000\n\n"
@@ -129,7 +178,6 @@ class Site:
 
 
 def _changes(page: JobsPage | RunPage, sent: dict[str, str], after: int) -> str:
-    """The event of what is new on a page, empty if nothing is; adds it to ``sent``."""
     parts = {name: text for name, text in page.parts.items() if sent.get(name) != text}
     rows = ""
     if page.last_event > after:
@@ -142,8 +190,6 @@ def _changes(page: JobsPage | RunPage, sent: dict[str, str], after: int) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams before it waits for the responses that are under way."""
-
     def __init__(self, config: uvicorn.Config, site: Site) -> None:
         super().__init__(config)
         self._site = site
@@ -153,18 +199,15 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(
-    history: History, version: str, token: str, host: str, port: int, ready: Callable[[int], None]
-) -> None:
-    """Serve until Ctrl-C or SIGTERM; ``ready`` is called with the port.
-
-    Raises OSError: it cannot listen there.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def serve(history: History, token: str, host: str, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; ``ready`` is called with the port."""
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
     with socket.create_server((host, port), family=family, backlog=128) as listening:
 
         async def run() -> None:
-            site = Site(Reader(history, version))
+            site = Site(Reader(history))
             config = uvicorn.Config(
                 TokenAuth(site.application(), token),
                 log_level="error",

@@ -1,9 +1,4 @@
-"""The options of ``deepvm profile``, each declared once.
-
-The module is light, for ``--help``.
-"""
-
-from __future__ import annotations
+"""The options of ``deepvm profile``, each declared once. The module is light, for ``--help``."""
 
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -47,10 +42,7 @@ class EflopsOptions:
     )
     instance_type: str = option("", "Instance type of these machines; needed with --save.", "TYPE")
     force_spread: bool = option(
-        False,
-        "Save even eFLOPS whose windows differ by more than half.",
-        None,
-        "--force-spread",
+        False, "Save even eFLOPS whose windows differ by more than half.", None, "--force-spread"
     )
 
 
@@ -117,9 +109,7 @@ class SaturationOptions:
     python: str = again(ScalingOptions, "python")
     workdir: str = again(ScalingOptions, "workdir")
     transport: Any = option(
-        "tcp",
-        "Network transport; mpi needs the extra mpi on all hosts.",
-        choices=("tcp", "mpi"),
+        "tcp", "Network transport; mpi needs the extra mpi on all hosts.", choices=("tcp", "mpi")
     )
     checkpoint_size: str = option(
         "300MB", "Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE"

@@ -1,18 +1,21 @@
-"""Save measurements in the user's tables, and report what was saved."""
+"""Read measurements from files, save them in the user's tables, and report what was saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deepvm.catalog.measured.apply import reasons
-from deepvm.catalog.measured.entries import FUTURE, Entry
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
 from deepvm.catalog.measured.tables import (
     entry_of,
     machine_type,
     own_folder,
+    read_tables,
     refuse_missing_types,
     save_entries,
 )
@@ -21,9 +24,12 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import every_type
 from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.core.progress import Say
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.workload import Scaling
-from deepvm.core.units import counted, format_time
+from deepvm.core.units import counted, format_time, parse_time
+from deepvm.documents.inputs.tables import read_document
 from deepvm.errors import DataError, MeasurementError, RequestError
 
 if TYPE_CHECKING:
@@ -31,20 +37,15 @@ if TYPE_CHECKING:
     from deepvm.profiling.fit.step_fit import StepFit
     from deepvm.services.profile.options import StepsOptions
 
-Say = Callable[[str], None]
 
-MAX_STEP_RATIO = 20.0
-"""Steps that differ by more from published ones are probably in another unit."""
+MAX_STEP_RATIO = 20.0  # Steps that differ by more from published ones are probably in another unit
+# Share of the median: with a larger spread, eFLOPS differ more by chance than VM types do
 USELESS_SPREAD = 0.5
-"""Share of the median: with a larger spread, eFLOPS differ more by chance than VM types do."""
 
 
 def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
-    """Check, before minutes of measuring, that the result could be saved.
-
-    ``local``: the VMs are processes on one machine, which only ``force_local`` saves. Raises
-    RequestError, DataError.
-    """
+    """Check before measuring that it can be saved. Raises RequestError, DataError."""
+    # ``local``: VMs are processes of one machine
     refuse_missing_types(kind, types)
     if local and not force_local:
         allowed = "this option, or --save over real hosts: one machine's processes are not VMs"
@@ -53,20 +54,14 @@ def check_save(kind: str, *, local: bool = False, force_local: bool = False, **t
 
 
 def entry_from(
-    document: Mapping[str, Any],
+    document: JsonObject,
     say: Say,
     *,
     measured_at: datetime | None = None,
     name: str = "document",
     **types: str,
 ) -> Entry:
-    """The entry of the measured tables for a document of a profiling command.
-
-    ``types``: by default the document's own; ``measured_at``: by default now; ``name``: for errors.
-
-    Raises:
-        RequestError: a type is missing. CatalogFormatError: the document is not valid.
-    """
+    """The entry of the document ``name`` of a command. Raises RequestError, CatalogFormatError."""
     given = types.get("instance_type")
     own = machine_type(document)
     if given and own not in ("", given):
@@ -76,10 +71,7 @@ def entry_from(
 
 
 def steps_workload(options: StepsOptions) -> Workload | None:
-    """The workload of the steps of a fit, None if the fit is not saved.
-
-    Raises RequestError, CatalogFormatError: options of ``--save`` are missing, or given without it.
-    """
+    """The workload of the steps of a fit, None if not saved. Raises RequestError, DataError."""
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "save"}
     if not options.save:
         for name, value in given.items():
@@ -104,7 +96,7 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
     model = workload.model
     precision = workload.precision
     instance = every_type().by_name.get(instance_type)
-    machine: dict[str, Any] = {"instance_type": instance_type}
+    machine: JsonDict = {"instance_type": instance_type}
     if instance is not None and instance.gpu is not None:
         machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
         gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
@@ -123,7 +115,6 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
 
 
 def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
-    """Note steps far from published ones, such as steps in milliseconds."""
     batch = fit.measured.batch[1]
     nodes = fit.steps.nodes.min(keepdims=True)
     measured = replace(workload, batch=batch, scaling=Scaling.WEAK)
@@ -143,14 +134,7 @@ def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: S
 def save(
     entries: Iterable[Entry], say: Say, *, force_local: bool = False, force_spread: bool = False
 ) -> None:
-    """Save entries in the user's tables.
-
-    Raises:
-        RequestError: a local run without ``force_local``. DataError: a measurement of the future,
-            or unwritable tables.
-        MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries
-            are saved.
-    """
+    """Save entries. Raises RequestError, DataError; after all others MeasurementError: a spread."""
     new = tuple(entries)
     now = datetime.now(timezone.utc)
     for entry in new:
@@ -170,10 +154,10 @@ def save(
     if saved := tuple(e for e in new if e not in useless):
         _save(saved, say)
     if useless:
+        advice = "stop other programs there and measure again, with more --windows or --seconds"
         lines = (
-            f"{entry.name} is not saved: its windows differ by {entry.spread:.0%}; stop other"
-            " programs there and measure again, with more --windows or --seconds; --force-spread"
-            " saves it anyway"
+            f"{entry.name} is not saved: its windows differ by {entry.spread:.0%}; {advice};"
+            " --force-spread saves it anyway"
             for entry in useless
         )
         raise MeasurementError("\n".join(lines))
@@ -193,8 +177,8 @@ def _save(new: Sequence[Entry], say: Say) -> None:
         if newest != entry:
             say(
                 f"Note: {name} is not saved: there is a later measurement, of"
-                f" {newest.measured_at.date()};"
-                f" 'deepvm tables remove {name}' makes room for this one"
+                f" {newest.measured_at.date()}; 'deepvm tables remove {name}' makes room for this"
+                " one"
             )
             continue
         if old in (None, entry):
@@ -217,3 +201,46 @@ def note_unknown_types(types: Iterable[str], catalog: Catalog, say: Say) -> None
     for name in sorted(set(types) - set(catalog.by_name)):
         text = f"Note: no catalog that comes with deepvm has a type {name}"
         say("; ".join(filter(None, (text, did_you_mean(name, catalog.by_name)))))
+
+
+def read_json(path: Path, measured_at: str, types: Mapping[str, str], say: Say) -> Sequence[Entry]:
+    """Measurements of a JSON file, perhaps several exported ones. Raises as :func:`entry_from`."""
+    document = read_document(path)
+    if not str(document.get("schema_version")).startswith("deepvm.tables/"):
+        moment = _moment(measured_at, path)
+        return [entry_from(document, say, **types, measured_at=moment, name=str(path))]
+    for option, value in {**types, "measured_at": measured_at}.items():
+        if value:
+            allowed = "nothing with exported tables, which say so themselves"
+            raise RequestError(option, value, allowed)
+    return read_tables(path).entries
+
+
+def read_csv(path: Path, measured_at: str, instance_type: str, workload: str, say: Say) -> Entry:
+    """A speed-up curve of a CSV with the columns n and speedup, or n and seconds."""
+    from deepvm.profiling.fit.points import read_medians, read_points
+    from deepvm.profiling.fit.speedup_fit import point_doubts
+
+    for text in point_doubts(read_points(path)):
+        say(f"Note: {path}: {text}")
+    document = {
+        "schema_version": DOCUMENT_VERSIONS["scaling"],
+        "workload": {"model": workload},
+        "local": False,
+        "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
+        "warnings": [],
+    }
+    moment = _moment(measured_at, path)
+    return entry_of(document, measured_at=moment, instance_type=instance_type, name=str(path))
+
+
+def _moment(text: str, path: Path) -> datetime:
+    now = datetime.now(timezone.utc)
+    if not text:
+        return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
+    with suppress(ValueError):
+        moment = parse_time(text)
+        if moment.year >= 2000 and moment - now <= FUTURE:
+            return moment
+    allowed = "a day or a time with a zone, not in the future, such as 2026-01-31T12:00:00Z"
+    raise RequestError("measured_at", text, allowed)

@@ -1,19 +1,9 @@
 """The engine: training runs under preemption, event by event, many at once.
 
-One array step takes every run from one event to the next: a machine is preempted, arrives, gives
-notice, or a stretch of equal segments is done. A segment is some steps and the save after them; a
-whole lifetime with a constant interval is one stretch, so the work grows with preemptions, not with
-steps or saves. What a policy decides is in policy_adapter.py (intervals that grow with a machine's
-age: hazard_intervals.py), where a stretch is cut in stretch_cut.py, and which of its versions is
-durable by then in latencies.py.
-
-Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
-for n = 1. In a cluster only the notice of the machine that goes first has training saved; but no
-training begins with a machine that is noticed: it is let go when another is gone, or at its notice
-while all wait, as by the controller of deepvm run.
+One array step takes every run from one event to the next; a stretch of equal segments (steps, and
+the save after them) is one event. In a cluster only the notice of the machine that goes first has
+training saved; no training starts with a machine that is noticed, as with deepvm run.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,19 +16,17 @@ from deepvm.core.preemption.job import ZERO, Job
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import format_seconds
 from deepvm.errors import SimulationError
-from deepvm.simulator.engine.hazard_intervals import pass_over
 from deepvm.simulator.engine.latencies import Backups, remainder, total
 from deepvm.simulator.engine.lifetimes import LifeSource, ListedLifetimes
 from deepvm.simulator.engine.markets import Deadline, Markets
-from deepvm.simulator.engine.policy_adapter import PolicyAdapter
+from deepvm.simulator.engine.policy_adapter import PolicyAdapter, pass_over
 from deepvm.simulator.engine.state import NEVER, PARTS, Outcome, Runs
 from deepvm.simulator.engine.stretch_cut import FEW, Cut, Stretch, uneven
 
+# Limits at which runs are given up: time over work, and machines lost per durable step
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
-"""Limits at which runs are given up: time over work, and machines lost per durable step."""
 
-KEPT_BYTES = 16 << 20
-"""Temporary arrays below this size are reused."""
+KEPT_BYTES = 16 << 20  # Temporary arrays below this size are reused
 
 
 def run(
@@ -49,11 +37,7 @@ def run(
     random: np.random.Generator,
     deadline: Deadline | None = None,
 ) -> Outcome:
-    """Simulate ``runs`` runs of a job; without a ``deadline`` it stays in its market.
-
-    Raises:
-        SimulationError: the job makes no progress, or cannot meet the deadline even on demand.
-    """
+    """Simulate a job; without a ``deadline`` it stays in its market. Raises SimulationError."""
     # Page faults took a third of the time. Freeing a block of this size once makes glibc's malloc
     # keep the memory of smaller ones, up to twice as much in all (mallopt(3), M_MMAP_THRESHOLD);
     # elsewhere it does nothing.
@@ -87,16 +71,14 @@ class _Engine:
         self._job = job
         self._lives = lives
         self._random = random
-        if deadline is None:
-            self._markets = None
-        else:
+        self._markets = None
+        if deadline is not None:
             self._markets = Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._rigid = job.vms > 1 and not job.elastic
-        if job.stall_s is None:
-            behind = ZERO
-        else:
+        behind = ZERO
+        if job.stall_s is not None:
             behind = remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
         self._policy = PolicyAdapter(job, policy, behind.mean, deadline=deadline is not None)
@@ -120,8 +102,7 @@ class _Engine:
             self._refuse_hopeless(r)
             if self._markets is not None:
                 moved = self._markets.keep(r)
-                # All machines stay until the version that was just made is durable, or lost with
-                # one of them; only then it is known where the next ones go on.
+                # All machines stay until the version just made is durable, or lost with one of them
                 left_s = r.death[moved].min(1) - r.now[moved]
                 backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
                 backup_s = np.where(
@@ -244,15 +225,14 @@ class _Engine:
         r.notice[rows, machine] = notice
 
     def _lose(self, r: Runs, which: IntArray, machine: IntArray | int, when: FloatArray) -> None:
-        """In the rows ``which`` a machine is lost or released at ``when``; replace it."""
         rows = self._plain(which, len(r.number))
+        with_it: list[tuple[IntArray, int]] = []
         if self._rigid and not isinstance(machine, int):
             with_it = self._noticed(r, which, machine, when)
-        else:
-            with_it = []
-        again = self._observe(
-            r, rows, machine, when, r.asked[rows, 0] if self._job.vms == 1 else r.asked[rows].max(1)
-        )
+        newest = r.asked[rows, 0]
+        if self._job.vms > 1:
+            newest = r.asked[rows].max(1)
+        again = self._observe(r, rows, machine, when, newest)
         gone = [(which, machine, again)]
         r.now[rows] = np.maximum(when, r.now[rows])
         r.step[rows] = r.durable[rows]
@@ -269,9 +249,9 @@ class _Engine:
             self._change(r, np.flatnonzero(leaves))
         for rows, machine, again in _in_order(gone, len(r.number)):
             stay = ~leaves[rows]
-            self._ask(
-                r, rows[stay], machine if isinstance(machine, int) else machine[stay], again[stay]
-            )
+            if not isinstance(machine, int):
+                machine = machine[stay]
+            self._ask(r, rows[stay], machine, again[stay])
 
     def _observe(
         self,
@@ -281,7 +261,6 @@ class _Engine:
         when: FloatArray,
         newest: FloatArray,
     ) -> FloatArray:
-        """Count a machine that is lost or released; returns when its replacement is asked for."""
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         before = r.now[rows] - when
         until = np.maximum(when, r.now[rows])
@@ -307,14 +286,13 @@ class _Engine:
     def _noticed(
         self, r: Runs, which: IntArray, machine: IntArray, when: FloatArray
     ) -> list[tuple[IntArray, int]]:
-        """Rows and machine of each that trained with a lost one and has a notice."""
         end = np.maximum(when, r.now[which])[:, None]
-        noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] > end)
+        # One that is lost at the same moment goes with it, and is paid until then
+        noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] >= end)
         noticed[np.arange(len(which)), machine] = False
         return [(which[noticed[:, m]], m) for m in np.flatnonzero(noticed.any(0)).tolist()]
 
     def _change(self, r: Runs, rows: IntArray) -> None:
-        """Release all machines of these rows and request others in the other market."""
         r.on_demand[rows] = ~r.on_demand[rows]
         r.training[rows] = False
         r.step[rows] = r.durable[rows]
@@ -328,7 +306,6 @@ class _Engine:
         return which
 
     def _wait(self, r: Runs, which: IntArray) -> None:
-        """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
         rows = self._plain(which, len(r.number))
         count = len(which)
         job = self._job
@@ -371,7 +348,6 @@ class _Engine:
             self._lose(r, which[lost], first[lost] if job.vms > 1 else 0, death[lost])
 
     def _train(self, r: Runs) -> None:
-        """One stretch of equal segments per row, or as much of it as there is time for."""
         job = self._job
         random = self._random
         now = r.now
@@ -380,7 +356,9 @@ class _Engine:
             at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
         death = r.death[at]
         notice = r.notice[at]
-        slow = job.vms / r.members.sum(1) if self._elastic else 1.0
+        slow = 1.0
+        if self._elastic:
+            slow = job.vms / r.members.sum(1)
         facts = self._policy.facts(r, slow)
         emergency = self._policy.emergency_saves(facts, death - notice)
         stop = death
@@ -437,17 +415,13 @@ class _Engine:
             saving = at_stop.saving | ended
             rest = np.where(ended, 0.0, at_stop.rest_s)
             last = reached + ~saving
-            if joins is not None:
-                joining = stop == joins
-            else:
-                joining = np.zeros(len(now), dtype=bool)
-            busy = np.where(
-                saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut)
-            )
+            joining = np.zeros(len(now), dtype=bool)
+            urgent = total(random, job.save_s, cut) + total(random, job.durable_s, cut)
+            busy = np.where(saving, delay, urgent)
             if joins is not None:  # those who go on have the state: nothing has to be brought away
-                busy = np.where(
-                    joining, np.where(saving, 0.0, total(random, job.blocked_s, cut)), busy
-                )
+                joining = stop == joins
+                stall = np.where(saving, 0.0, total(random, job.blocked_s, cut))
+                busy = np.where(joining, stall, busy)
             busy = np.where(last >= job.steps, 0.0, busy)
             # Where training had not begun yet when the notice came, there is nothing to save.
             idle = left <= 0

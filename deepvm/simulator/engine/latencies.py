@@ -1,13 +1,9 @@
 """Latencies of many segments at once: their sums, and the newest durable checkpoint.
 
-Each version becomes durable after a latency of its own, so a later one may be durable first; at a
-loss the newest durable one counts. The version k back from the newest has existed for a known time,
-so it is durable with a known probability F_k, independently of the others. The number of versions
-back to the newest durable one is above k with probability (1 - F_0) ... (1 - F_k), and one uniform
-number draws it.
+Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
+for n = 1. The version k back from the newest is durable with a known probability F_k; the newest
+durable one is more than k back with probability (1 - F_0) ... (1 - F_k), drawn by one number.
 """
-
-from __future__ import annotations
 
 import numpy as np
 
@@ -15,10 +11,9 @@ from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.preemption.job import Span
 from deepvm.simulator.engine.state import TINY
 
+# Backups in flight tracked one by one; beyond it neighbors are merged to bound look-back
 AT_ONCE = 4096
-"""Backups in flight tracked one by one; beyond it neighbors are merged to bound look-back."""
-GRID = 1000
-"""Points of the numerical integral."""
+GRID = 1000  # Points of the numerical integral
 
 
 def total(random: np.random.Generator, span: Span, count: FloatArray | BoolArray) -> FloatArray:
@@ -32,12 +27,10 @@ def total(random: np.random.Generator, span: Span, count: FloatArray | BoolArray
 
 
 def remainder(whole: Span, part: Span) -> Span:
-    """Remainder of one latency after another that started with it; 0 if the other is longer.
-
-    That is not uniform then: use a uniform one from 0 with the same mean.
-    """
+    """Remainder of one latency after another that started with it; 0 if the other is longer."""
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
+    # It is not uniform then: a uniform one from 0 with the same mean
     parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
     low = np.maximum(whole.low - parts, 0.0)
     high = np.maximum(whole.high - parts, 0.0)
@@ -61,7 +54,6 @@ class Backups:
         self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
     def draw(self, random: np.random.Generator, saved: BoolArray) -> FloatArray:
-        """One latency per row."""
         drawn = total(random, self._durable, saved)
         if self._behind.high:
             return drawn + total(random, self._behind, saved)
@@ -74,15 +66,13 @@ class Backups:
         wide = self._wide
         if narrow > 1e-6 * wide:  # the mean of the wide one's law over the narrow one
             found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
-        else:  # the narrow one is a mere shift, if not both
-            if wide:
-                found = (x - narrow / 2) / wide
-            else:
-                found = np.zeros(len(x))
+        elif wide:  # the narrow one is a mere shift
+            found = (x - narrow / 2) / wide
+        else:
+            found = np.zeros(len(x))
         return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
 
     def _ramp(self, x: FloatArray) -> FloatArray:
-        """The integral of the wide latency's law from its beginning."""
         within = np.clip(x, 0.0, self._wide)
         return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
 
@@ -94,12 +84,10 @@ class Backups:
         apart: FloatArray,
         made: FloatArray,
     ) -> None:
-        """Correct the number of the newest durable save if a later one may be first; arrays (R,).
+        """Correct ``safe``, the number of the newest durable save, if a later one may be first.
 
-        ``safe`` is corrected: by one latency for all versions, right where the order is kept.
-        ``age``: seconds from the making of the newest version to the loss. ``apart``: seconds
-        between two versions. ``made``: number of the newest; below 1: none. ``random`` is drawn
-        from only if there is such a row.
+        ``age``: of the newest version at the loss; ``apart``: between two; ``made``: its number,
+        below 1: none.
         """
         width = self._narrow + self._wide
         overlap = apart < width
@@ -115,7 +103,6 @@ class Backups:
         drawn = random.random(len(rows))
         above = np.ones(len(rows))
         together = np.ceil(width / apart / AT_ONCE)
-        # Younger ones cannot be durable yet
         back = np.maximum(np.ceil((self._low - age) / apart), 0.0)
         while True:
             middle = back + np.floor(together / 2)
@@ -126,11 +113,6 @@ class Backups:
             on = np.flatnonzero(~found & (back < made))
             if not len(on):
                 return
+            columns = (age, apart, made, drawn, above, together, back)
             rows = rows[on]
-            age = age[on]
-            apart = apart[on]
-            made = made[on]
-            drawn = drawn[on]
-            above = above[on]
-            together = together[on]
-            back = back[on]
+            age, apart, made, drawn, above, together, back = (column[on] for column in columns)

@@ -1,7 +1,5 @@
 """Lifetimes of preemptible machines: drawn from a law, or replayed from observed ones."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,6 +12,13 @@ from deepvm.errors import RequestError
 
 LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
 SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
+# Of shapes: a Lomax life has a mean only above 1; means of very uneven lifetimes overflow
+_BOUNDS = {
+    "exponential": (-1.0, 1e6),
+    "weibull": (0.01, 1e6),
+    "lomax": (1.0, 1e6),
+    "lognormal": (0.0, 30.0),
+}
 
 
 class LifeSource(ABC):
@@ -30,22 +35,14 @@ class LifeSource(ABC):
 
 @dataclass(frozen=True)
 class DrawnLifetimes(LifeSource):
-    """Lifetimes drawn from a law.
+    """Lifetimes drawn from a law."""
 
-    Attributes:
-        law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
-        mean_s: seconds; the first is that of the machines that begin, the next ones those of the
-            replacements, one after the other; the last holds from there on. Infinite: it never
-            ends.
-        vms: machines that begin together.
-    """
-
-    law: str
+    law: str  # one of :data:`LAWS`
+    # Of the ``vms`` that start together, then of each replacement; the last holds from there on
     mean_s: tuple[float, ...]
     vms: int = 1
 
     def __post_init__(self) -> None:
-        """Raise RequestError for an unknown law, or a mean that is not above 0."""
         self._unit()
         if not self.mean_s or not all(m > 0 for m in self.mean_s):
             raise RequestError("mttp_s", self.mean_s, "mean times above 0 s")
@@ -56,12 +53,7 @@ class DrawnLifetimes(LifeSource):
             shape = float(text or 0)
         except ValueError:
             shape = math.nan
-        # A Lomax life has a mean only above a shape of 1; the means of very uneven lifetimes
-        # overflow.
-        least = {"exponential": -1.0, "weibull": 0.01, "lomax": 1.0, "lognormal": 0.0}.get(
-            name, math.inf
-        )
-        most = 30.0 if name == "lognormal" else 1e6
+        least, most = _BOUNDS.get(name, (math.inf, 0.0))
         if not least < shape < most or (name == "exponential") == bool(text):
             raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; {SHAPES}")
         return name, shape
@@ -98,7 +90,6 @@ class ObservedLifetimes(LifeSource):
         self._size = np.repeat(sizes, sizes)
 
     def starts(self, random: np.random.Generator, runs: int) -> IntArray:
-        """See :class:`LifeSource`; a pool is as probable as it has lives."""
         return random.integers(len(self._lives), size=runs)
 
     def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:

@@ -1,16 +1,8 @@
 """Spot or on demand: how a simulated job with a deadline meets it.
 
-All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. The
-rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is when versions are made.
-Work counts only when it is durable, so a job that waited for its policy's next save might have to
-leave spot although it has got far: a version is made while it can still become durable before the
-policy forces a move. From the moment it is made its work counts as slack again: if its machine is
-lost first, the version before it still leaves the time to finish on demand. A job leaves spot when
-there is no time for a step and its version; the other machines resume when the newest version is
-durable, or lost.
+All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. Work
+counts only when it is durable: a version is made while it still can be before a move is forced.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
@@ -47,11 +39,8 @@ class Markets:
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
         """Raises RequestError (on demand, elastic), SimulationError (on-demand is too late)."""
         if job.market is not Market.SPOT or job.elastic:
-            raise RequestError(
-                "deadline",
-                format_seconds(deadline.seconds),
-                "jobs on spot VMs that are not elastic",
-            )
+            allowed = "jobs on spot VMs that are not elastic"
+            raise RequestError("deadline", format_seconds(deadline.seconds), allowed)
         self._job = job
         self._deadline = deadline
         every = job.save_every_steps or 0
@@ -63,9 +52,10 @@ class Markets:
         self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high
         preparation_s = max(job.preparation_s.high, job.replacement_s.high)
         self._restart_s = job.allocation_s.high + preparation_s
-        # Leaving on-demand waits until the version is durable; after a loss there is no version to
-        # wait for.
-        behind_s = 0.0 if job.stall_s is None else job.save_s.high
+        # Leaving on-demand waits until the version is durable
+        behind_s = 0.0
+        if job.stall_s is not None:
+            behind_s = job.save_s.high
         self._move_s = max(job.allocation_s.high, job.durable_s.high + behind_s) + preparation_s
         self._total_s = self._work_s(np.zeros(1))[0]
         needed = self._restart_s + self._total_s
@@ -90,7 +80,6 @@ class Markets:
         )
 
     def on_demand_next(self, r: Runs, rows: IntArray) -> BoolArray:
-        """(rows,) whether the next machines are on demand, after a preemption or at the start."""
         return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
     def keep(self, r: Runs) -> IntArray:
@@ -100,8 +89,7 @@ class Markets:
         standing = replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
         stay = self._deadline.policy.stay_s(standing)
         on_spot = steps_on_spot(self._deadline.policy, standing, self._step_s, self._save_s)
-        # Before it leaves on-demand it makes a version, by which it falls back on its line; that is
-        # made good before.
+        # Before it leaves on-demand it makes a version, whose time is made good before
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
         on_demand = np.ceil(
             (stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9)

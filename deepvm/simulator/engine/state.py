@@ -1,7 +1,5 @@
 """State of simulated runs, and their outcomes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -9,29 +7,19 @@ import numpy as np
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
-NEVER = 1e30
-"""Steps and seconds that are never reached; infinity does not survive arithmetic."""
-TINY = 1e-300
-"""Replaces a zero denominator where the numerator is 0 too, or the result is unused."""
+NEVER = 1e30  # Steps and seconds that are never reached; infinity does not survive arithmetic
+TINY = 1e-300  # Replaces a zero denominator where the numerator is 0 too, or the result is unused
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcomes of the runs; arrays of one shape (runs,).
-
-    Attributes:
-        total_s: from the first request to the last step.
-        vm_s: machine time that is billed, seconds of one VM. on_demand_s: that part of it that is
-            on demand.
-        preemptions: machines lost.
-        parts_s: (5, runs) ``PARTS``; they add up to ``total_s``.
-    """
+    """Outcomes of the runs; arrays of one shape (runs,)."""
 
     total_s: FloatArray
-    vm_s: FloatArray
-    on_demand_s: FloatArray
-    preemptions: FloatArray
-    parts_s: FloatArray
+    vm_s: FloatArray  # machine time that is billed
+    on_demand_s: FloatArray  # that part of it
+    preemptions: FloatArray  # machines lost
+    parts_s: FloatArray  # (5, runs) PARTS; they add up to total_s
 
 
 @dataclass
@@ -68,7 +56,6 @@ class Runs:
     logs: FloatArray  # (R, K)
 
     def keep(self, rows: BoolArray) -> None:
-        """Keep these rows only."""
         kept = np.flatnonzero(rows)
         for f in fields(self):  # several times as fast as a mask for what has two dimensions
             setattr(self, f.name, getattr(self, f.name).take(kept, axis=0))

@@ -1,44 +1,30 @@
 """Where a stretch of segments is cut: by a preemption, a notice, or a machine that joins.
 
-A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If all
-steps and all saves are equally long, the cut falls anywhere in one of them with equal probability.
-If they differ much, two things change (Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean
-m and the variance v of one piece:
+A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If they
+differ much, two things change (Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean m and
+the variance v of one piece:
 
 * A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on
-  average, not m/2. If pieces are uniform on m - h .. m + h, that time has the density P(piece >
-  a)/m, which is what is drawn from here.
-* Less time is left for the whole pieces, and yet there are more of them, as they are the shorter
-  ones: t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
+  average. If pieces are uniform, that time has the density P(piece > a)/m, drawn from here.
+* There are more whole pieces: t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m)
+  further on than it is.
 
-Both hold far from the beginning (see ``FEW``) for pieces of which nothing is known. Here the sums
-over the stretch are known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry
-the shift goes from v/(2 m) at the beginning of the stretch through 0 in its middle to -v/(2 m) at
-its end.
+Both hold far from the beginning (see ``FEW``). Given the sum of n pieces, the variance of one is
+v (1 - 1/n), and by symmetry the shift goes from v/(2 m) through 0 to -v/(2 m) at the end.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray
+from deepvm.core.preemption.job import Span
 from deepvm.simulator.engine.state import TINY
 
-if TYPE_CHECKING:
-    from deepvm.core.arrays import BoolArray, FloatArray
-    from deepvm.core.preemption.job import Span
-    from deepvm.core.preemption.save_intervals import Number
-
+# Longest over shortest latency above which they are uneven: there v/m^2 is 0.013, which is
+# less than 0.7 % of one step or save for each preemption
 UNEVEN = 1.5
-"""Ratio of the longest latency to the shortest above which they are uneven.
-
-There v/m^2 is 0.013, which changes the cost of a preemption by less than 0.7 % of one step or save;
-the uneven timeline makes the engine half as fast.
-"""
-FEW = 12
-"""Stretches of fewer uneven segments are simulated one by one, each drawn as it is."""
+FEW = 12  # Stretches of fewer uneven segments are simulated one by one, each drawn as it is
 
 
 def uneven(span: Span) -> bool:
@@ -48,12 +34,7 @@ def uneven(span: Span) -> bool:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Segments: some steps each, and a save after them; all arrays (R,).
-
-    Attributes:
-        steps: of a segment. count: number of segments. saved: whether there are saves after them.
-        segment_s: seconds of one. step_s: of one step.
-    """
+    """Segments: some steps each, and a save after them if ``saved``; all arrays (R,)."""
 
     steps: FloatArray
     count: FloatArray
@@ -64,27 +45,19 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Cut:
-    """Progress of a stretch; all arrays (R,).
+    """Progress of a stretch; all arrays (R,)."""
 
-    Attributes:
-        cut: whether it is left before its end. saving: whether a save is cut, not a step.
-        full: segments that are done. done: steps that are done after them.
-        since_s: since the last segment was done. rest_s: until the step or save that is cut would
-            be done.
-        trained_s: of all steps, the one that is cut included. step_s: of one that is done.
-    """
-
-    cut: BoolArray
-    full: FloatArray
-    done: FloatArray
-    saving: BoolArray
-    since_s: FloatArray
-    rest_s: FloatArray
-    trained_s: FloatArray
-    step_s: FloatArray
+    cut: BoolArray  # whether it is left before its end
+    full: FloatArray  # segments that are done
+    done: FloatArray  # steps that are done after them
+    saving: BoolArray  # whether a save is cut, not a step
+    since_s: FloatArray  # since the last segment was done
+    rest_s: FloatArray  # of the step or save that is cut
+    trained_s: FloatArray  # of all steps, the one that is cut included
+    step_s: FloatArray  # of one that is done
 
     @classmethod
-    def even(cls, of: Stretch, left: FloatArray) -> Cut:
+    def even(cls, of: Stretch, left: FloatArray) -> "Cut":
         """Position on the even timeline, ``left`` seconds from its start."""
         full = np.floor(left / of.segment_s)
         cut = full < of.count
@@ -104,10 +77,9 @@ class Cut:
         left: FloatArray,
         step: Span,
         save: Span,
-        slow: Number,
+        slow: FloatArray | float,
         random: np.random.Generator,
-    ) -> Cut:
-        """With varying steps and saves; ``slow``: how many times ``step`` a step takes."""
+    ) -> "Cut":
         plain = cls.even(of, left)
         stall = np.maximum(of.segment_s - of.steps * of.step_s, 0.0)
         whole = of.count * of.segment_s
@@ -141,8 +113,7 @@ class Cut:
         length = np.minimum(length, np.where(at.saving, save.high, step.high * slow))
         length = np.maximum(length, np.where(at.saving, save.low, step.low * slow))
 
-        # Whole pieces took the time before. What that is off the even timeline is shared by
-        # variance.
+        # Whole pieces took the time before; the deviation is shared by variance
         before = left - age
         saves_s = at.full * stall
         saves_s += (before - steps * of.step_s - saves_s) * save_var / np.maximum(segment_var, TINY)
@@ -152,8 +123,7 @@ class Cut:
         saves_s = np.where(at.full > 0, saves_s, 0.0) * of.saved
         each = np.where(steps > 0, (before - saves_s) / np.maximum(steps, 1.0), of.step_s)
         trained = before - saves_s + np.where(at.saving, 0.0, age)
-        # The steps after the last segment that is done are some of all of them, and no more even
-        # than the others.
+        # The steps after the last whole segment are as uneven as the others
         spread = np.sqrt(
             12 * step.variance * slow**2 * at.done * (1 - at.done / np.maximum(steps, 1.0))
         )
@@ -164,15 +134,10 @@ class Cut:
         return _either(plain.cut & (left > 0), found, plain)
 
 
-def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> FloatArray:
-    """Seconds that all whole steps and saves take at these durations."""
+def _all_at(at: Cut, of: Stretch, step_s: FloatArray | float, save_s: float) -> FloatArray:
     return (at.full * of.steps + at.done) * step_s + at.full * of.saved * save_s
 
 
 def _either(which: BoolArray, one: Cut, other: Cut) -> Cut:
-    return Cut(
-        *(
-            np.where(which, a, b)
-            for a, b in zip(vars(one).values(), vars(other).values(), strict=True)
-        )
-    )
+    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
+    return Cut(*(np.where(which, a, b) for a, b in pairs))

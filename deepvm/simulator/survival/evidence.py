@@ -26,22 +26,17 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType
 
 
-PRIOR = "survival/public_traces.json"
-"""Written by ``scripts/calibrate_survival.py``."""
+PRIOR = "survival/public_traces.json"  # Written by ``scripts/calibrate_survival.py``
 
 
 @dataclass(frozen=True)
 class Prior:
-    """A belief, and which traces it is from.
-
-    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several.
-    ``lives``, ``days``: of the pools.
-    """
+    """A belief and its traces."""
 
     belief: LifetimePosterior
-    pools: int
-    gangs: int
-    lives: int
+    pools: int  # traces of one machine
+    gangs: int  # of several
+    lives: int  # of the pools
     days: float
     source: str = ""
     as_of: str = ""
@@ -49,7 +44,7 @@ class Prior:
 
 @lru_cache(maxsize=1)
 def public_prior() -> Prior:
-    """What public traces have taught: the file that comes with deepvm."""
+    """The file that comes with deepvm."""
     raw = read_data(PRIOR)
     belief = LifetimePosterior(
         LossRate(**raw["rate"]),
@@ -63,57 +58,44 @@ def public_prior() -> Prior:
 
 @dataclass(frozen=True)
 class ZonePrices:
-    """Stored spot prices of a type in a zone, $/h.
-
-    Attributes:
-        newest: the last one. p95: the price that was not exceeded for 95 % of the time. sold,
-        versions: in how many of the stored versions it was sold. kept, windows: in how many windows
-        of the wanted length the price stayed at or below the limit, and of how many.
-    """
+    """Stored spot prices in a zone, $/h."""
 
     zone: str
     newest: Decimal
     p95: Decimal
-    sold: int
+    sold: int  # in how many of the versions
     versions: int
-    kept: int
+    kept: int  # in how many windows of the wanted length it stayed within the limit
     windows: int
 
     @property
     def stays(self) -> Interval:
-        """Probability that the price stays at or below the limit."""
         return windows_kept(self.kept, self.windows)
 
 
 @dataclass(frozen=True)
 class PriceEvidence:
-    """What stored prices say; ``zones``: best first; ``asked``: whether the user set the limit."""
+    """What stored prices say."""
 
-    zones: tuple[ZonePrices, ...]
+    zones: tuple[ZonePrices, ...]  # best first
     limit_usd_per_hour: Decimal
     days: int
     source: str
     as_of: str
-    asked: bool = True
+    asked: bool = True  # the user set the limit
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether VMs can be had and live.
-
-    Attributes:
-        forecast: the probabilities. both: ``forecast.both``, times that of the price where the user
-            has a limit.
-        life_for_work_s: see :func:`deepvm.core.preemption.gang_survival.life_for_work`.
-    """
+    """Whether VMs can be had and live."""
 
     instance_type: str
     region: str
     zone: str
     band: int | None
     forecast: ClusterSurvival
-    both: Interval
-    life_for_work_s: Interval
+    both: Interval  # of the forecast, times that of the price where the user has a limit
+    life_for_work_s: Interval  # see gang_survival.life_for_work
     prior: Prior
     own: OwnPool | None
     score: int | None
@@ -131,7 +113,7 @@ def answer(
     score: int | None = None,
     prices: PriceEvidence | None = None,
 ) -> Answer:
-    """Forecast from all that is known. Raises RequestError for a count or a time that cannot be."""
+    """Forecast from all that is known. Raises RequestError."""
     prior = public_prior()
     belief = replace(
         prior.belief, rate=prior.belief.rate.of_band(kind.interruption_band), placement_score=score
@@ -169,14 +151,10 @@ def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interv
 def price_evidence(
     stored: StoredPrices, kind: InstanceType, for_s: float, zone: str, most: Decimal | None
 ) -> PriceEvidence | None:
-    """Of one zone, or of all; None: none has sold the type.
-
-    ``most``: the user's limit, else the on-demand price.
-
-    Raises:
-        RequestError: there is neither a limit nor an on-demand price.
-    """
-    limit = kind.on_demand_usd_per_hour if most is None else most
+    """Of one zone, or of all; None: none has sold the type. Raises RequestError: no limit."""
+    limit = most  # the user's
+    if limit is None:
+        limit = kind.on_demand_usd_per_hour
     if limit is None:
         raise RequestError(
             "max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known"
@@ -201,5 +179,4 @@ def price_evidence(
         return None
     found.sort(key=lambda z: (-z.stays.value, -z.sold, z.newest, z.zone))
     as_of = stored.last.date().isoformat()
-    asked = most is not None
-    return PriceEvidence(tuple(found), limit, stored.days, stored.source, as_of, asked)
+    return PriceEvidence(tuple(found), limit, stored.days, stored.source, as_of, most is not None)

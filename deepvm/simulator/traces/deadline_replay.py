@@ -1,14 +1,4 @@
-"""Replay of jobs with a deadline on traces of spot machines.
-
-Policies are in :mod:`deepvm.core.preemption.deadlines`.
-
-At each tick of the trace the policy decides what the job runs on until the next one; a spot VM is
-lost at the tick at which the trace has none. Any change of machine takes the restart, which is paid
-for, and resumes from the newest durable version. All starts and deadlines are replayed at once: one
-array step for each tick.
-"""
-
-from __future__ import annotations
+"""Replay of jobs with a deadline on traces of spot machines, decided at each tick."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,59 +24,39 @@ from deepvm.core.units import format_seconds, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import Trace, check_nodes
 
-LATE_S = 1e-6
-"""Tolerance: sums of a million ticks are not exact."""
+LATE_S = 1e-6  # Tolerance: sums of a million ticks are not exact
 
 
 @dataclass(frozen=True)
 class DeadlineJob:
-    """What is replayed.
+    """What is replayed."""
 
-    Attributes:
-        work_s: what the job takes on one machine without saves or restarts.
-        restart_s: from the request for a machine until training continues, of spot and on-demand.
-        save_every_s: work between two versions; 0: every moment is durable, at no cost.
-        save_s: how long training stalls for a version. backup_s: from then until it is durable.
-        price_ratio: the spot price over the on-demand price.
-    """
-
-    work_s: float
-    restart_s: float = 300.0
-    save_every_s: float = 0.0
-    save_s: float = 0.0
-    backup_s: float = 0.0
-    price_ratio: float = 0.33
+    work_s: float  # on one machine without saves or restarts
+    restart_s: float = 300.0  # from the request for a machine until training continues
+    save_every_s: float = 0.0  # work between two versions; 0: every moment is durable
+    save_s: float = 0.0  # how long training stalls for a version
+    backup_s: float = 0.0  # from then until it is durable
+    price_ratio: float = 0.33  # of spot over on-demand
 
     def __post_init__(self) -> None:
-        """Validate the job.
-
-        Raises:
-            RequestError: naming the attribute as the command line does.
-        """
         refuse_no_time("work", self.work_s)
         for option in ("restart", "save_every", "save", "backup"):
             refuse_no_time(option, getattr(self, f"{option}_s"), zero=True)
         if not self.save_every_s and (self.save_s or self.backup_s):
-            raise RequestError(
-                "save_every", self.save_every_s, "a time above 0 s with --save or --backup"
-            )
+            allowed = "a time above 0 s with --save or --backup"
+            raise RequestError("save_every", self.save_every_s, allowed)
         if not 0 < self.price_ratio <= 1:
-            raise RequestError(
-                "price_ratio",
-                self.price_ratio,
-                "above 0, at most 1: the spot over the on-demand price",
-            )
+            allowed = "above 0, at most 1: the spot over the on-demand price"
+            raise RequestError("price_ratio", self.price_ratio, allowed)
 
     @property
     def cycle_s(self) -> float:
-        """From one version to the next, the stall included; 0: no versions."""
         if self.save_every_s:
             return self.save_every_s + self.save_s
         return 0.0
 
     @property
     def total_s(self) -> float:
-        """The work with its saves; none is taken at the end."""
         if not self.save_every_s:
             return self.work_s
         saves = math.ceil(self.work_s / self.save_every_s - 1e-9) - 1
@@ -94,44 +64,32 @@ class DeadlineJob:
 
     @property
     def on_demand_s(self) -> float:
-        """What it takes on demand without saves; costs are relative to this."""
         return self.restart_s + self.work_s
 
     def deadline_s(self, slack: float) -> float:
-        """``(1 + slack) work``, from the start.
-
-        Raises:
-            RequestError: on-demand alone, with the saves, would be late.
-        """
+        """``(1 + slack) work``. Raises RequestError: on-demand, with the saves, would be late."""
         deadline = (1 + slack) * self.work_s
         least = self.restart_s + self.total_s
         if not math.isfinite(slack):
-            raise RequestError(
-                "slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5"
-            )
+            allowed = "numbers from 0, separated by commas, such as 0.1,0.5"
+            raise RequestError("slack", slack, allowed)
         if not least <= deadline:
             needed = math.ceil(1e4 * (least / self.work_s - 1)) / 1e4
-            raise RequestError(
-                "slack", slack, f"from {needed:g}: on-demand needs that much for restart and saves"
-            )
+            allowed = f"from {needed:g}: on-demand needs that much for restart and saves"
+            raise RequestError("slack", slack, allowed)
         return deadline
 
 
 @dataclass(frozen=True)
 class DeadlineOutcomes:
-    """Outcomes of N jobs, arrays (N,).
-
-    Attributes:
-        took_s: from start to end. cost: relative to on-demand alone. late: whether after the
-        deadline. spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
-    """
+    """Outcomes of N jobs, arrays (N,)."""
 
     took_s: FloatArray
-    cost: FloatArray
+    cost: FloatArray  # relative to on-demand alone
     late: BoolArray
-    spot_s: FloatArray
+    spot_s: FloatArray  # paid machine time
     on_demand_s: FloatArray
-    preemptions: IntArray
+    preemptions: IntArray  # spot VMs lost
 
 
 def replay(
@@ -145,16 +103,16 @@ def replay(
 ) -> DeadlineOutcomes:
     """Run N jobs on a trace, or on several with the same gap, one after the other.
 
-    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each
-    start, and the seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by
-    default the end of ``up``.
+    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) tick, and seconds
+    from there. ``ends``: (N,) the end of each trace, by default of ``up``.
     """
     count = len(starts)
     total_s = job.total_s
     cycle_s = job.cycle_s
     restart_s = job.restart_s
     version_s = cycle_s + job.backup_s
-    ends = np.full(count, len(up)) if ends is None else ends
+    if ends is None:
+        ends = np.full(count, len(up))
     took = np.full(count, np.nan)
     paid = {SPOT: np.zeros(count), ON_DEMAND: np.zeros(count)}
     preemptions = np.zeros(count, dtype=np.int64)
@@ -209,31 +167,22 @@ def replay(
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """One trace (or a mean over traces), one slack and one policy, over all starts.
+    """One trace, slack and policy (or :data:`FORESIGHT`), over all starts."""
 
-    Attributes:
-        trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or
-            ``foresight``.
-        starts: replayed jobs. missed: how many were late.
-        cost, cost_p95: mean and 95th percentile, relative to on-demand alone.
-        on_demand: mean share of on-demand in the machine time. preemptions: mean.
-        took: mean time from start to end over the deadline.
-    """
-
-    trace: Path | None
+    trace: Path | None  # None: means over all of them
     slack: float
     policy: str
     starts: int
-    missed: int
-    cost: float
+    missed: int  # how many were late
+    cost: float  # relative to on-demand alone
     cost_p95: float
-    on_demand: float = math.nan
+    on_demand: float = math.nan  # share of the machine time
     preemptions: float = math.nan
-    took: float = math.nan
+    took: float = math.nan  # mean time from start to end over the deadline
 
 
+# In place of a policy: the offline optimum, see :mod:`deepvm.core.preemption.offline_optimum`
 FORESIGHT = "foresight"
-"""In place of a policy: the offline optimum, see :mod:`deepvm.core.preemption.offline_optimum`."""
 
 
 def replay_traces(
@@ -251,16 +200,10 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress.
     Traces shorter than the longest deadline are left out with a ``note``. ``nodes``: machines
     that the job needs at once; by default the largest count in each trace. ``starts``: moments,
-    evenly spread over each trace (fewer where it has fewer ticks). ``foresight``: also the bound,
-    which takes seconds for each start on traces with ticks of half a minute; ``progress`` gets
-    the number of further starts for which it is known, and that for which it is wanted.
-
-    Raises:
-        RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long
-            enough.
+    evenly spread. ``foresight``: also the bound, which is slow; ``progress`` gets the number of
+    further starts for which it is known, and the total. Raises RequestError.
     """
     if not policies:
         raise RequestError("policies", "", f"one or more of {', '.join(DEADLINE_POLICIES)}")
@@ -314,12 +257,10 @@ _AVERAGED = ("cost", "cost_p95", "on_demand", "preemptions", "took")
 
 @dataclass(frozen=True)
 class _Pool:
-    """A trace ready for replay: availability per tick, and the ticks at which jobs start."""
-
     path: Path
     gap_s: float
-    up: BoolArray
-    begin: IntArray
+    up: BoolArray  # per tick
+    begin: IntArray  # ticks at which jobs start
 
 
 def _rows(
@@ -329,7 +270,6 @@ def _rows(
     name: str,
     policy: DeadlinePolicy,
 ) -> list[DeadlineRow]:
-    """Replay all pools with the same tick at once."""
     ends = np.cumsum([len(p.up) for p in pools])
     starts = np.concatenate([p.begin + end - len(p.up) for p, end in zip(pools, ends, strict=True)])
     ends = np.tile(np.repeat(ends, [len(p.begin) for p in pools]), len(deadlines))

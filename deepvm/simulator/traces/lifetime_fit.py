@@ -1,20 +1,8 @@
 """Lifetime laws fitted to interval-censored and right-censored lifetimes by maximum likelihood.
 
 A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
-watched to ``low`` has S(low), S being the survival function. AIC = 2 k - 2 log-likelihood, with k
-parameters; the lowest is best.
-
-=========== ==================== ========================
-law         S(t)                 hazard
-=========== ==================== ========================
-exponential exp(-t/m)            the same at every age
-weibull     exp(-(t/s)^k)        falls with age for k < 1
-lomax       (1 + t/s)^-k         k/(s + t), always falls
-lognormal   1 - Phi(ln(t/m)/d)   rises, then falls
-=========== ==================== ========================
+watched to ``low`` has S(low), S being the survival function. The lowest AIC is best.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,89 +13,69 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from deepvm.core.arrays import FloatArray
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import DataError
+from deepvm.simulator.engine.lifetimes import LifeSource
 from deepvm.simulator.traces.trace import TraceLives
 
-FEWEST = 5
-"""Fewest observed ends from which a shape can be fitted."""
+FEWEST = 5  # Fewest observed ends from which a shape can be fitted
 
+# Bounds of the logarithm of a time, in units of the mean lifetime
 _TIMES = (math.log(1e-6), math.log(1e6))
-"""Bounds of the logarithm of a time, in units of the mean lifetime."""
 _AT_BOUND = 1e-3
 
 
 @dataclass(frozen=True)
 class Law:
-    """A family of lifetimes.
-
-    Attributes:
-        name: as in documents. parameters: their names; the first is a time in seconds.
-        log_survival: log S(t), of an array t and the parameters. mean_s: of the parameters; may be
-            infinite.
-        shapes: starting points for the second parameter, if there is one. bounds: of that
-            parameter.
-    """
+    """A family of lifetimes."""
 
     name: str
-    parameters: tuple[str, ...]
-    log_survival: Callable[..., FloatArray]
-    mean_s: Callable[..., float]
-    shapes: tuple[float, ...] = ()
-    bounds: tuple[float, float] = (1.0, 1.0)
+    parameters: tuple[str, ...]  # names; the first is a time in seconds
+    log_survival: Callable[..., FloatArray]  # log S(t), of an array t and the parameters
+    mean_s: Callable[..., float]  # may be infinite
+    shapes: tuple[float, ...] = ()  # starting points for a second parameter
+    bounds: tuple[float, float] = (1.0, 1.0)  # of that
 
 
 @dataclass(frozen=True)
 class FittedLifetimes:
-    """A law with its maximum-likelihood parameters.
-
-    Attributes:
-        law: the family. values: its parameters. log_likelihood: of all lives.
-        at_bound: whether the shape is at a bound of the search: the data only say on which side it
-            is.
-    """
+    """A law with its maximum-likelihood parameters."""
 
     law: Law
     values: tuple[float, ...]
     log_likelihood: float
-    at_bound: bool = False
+    at_bound: bool = False  # the data only say on which side of it the shape is
 
     @property
     def aic(self) -> float:
-        """Akaike information criterion; lower is better."""
         return 2 * len(self.values) - 2 * self.log_likelihood
 
     @property
     def mean_s(self) -> float:
-        """Mean lifetime, seconds; infinite for a heavy tail."""
         return self.law.mean_s(*self.values)
 
     def survival(self, t_s: FloatArray) -> FloatArray:
-        """Survival function at ``t_s``, same shape."""
         return np.exp(self.law.log_survival(np.asarray(t_s, dtype=float), *self.values))
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The parameters by name."""
         return dict(zip(self.law.parameters, self.values, strict=True))
 
 
 def fit_lives(pools: Sequence[TraceLives]) -> tuple[FittedLifetimes, ...]:
-    """The four laws, fitted to all lifetimes together, in the order of their AIC.
-
-    Raises:
-        DataError: fewer than ``FEWEST`` lifetimes ended.
-    """
+    """The laws, fitted to all lifetimes together, in the order of their AIC. Raises DataError."""
     ended = sum(pool.preemptions for pool in pools)
     if ended < FEWEST:
+        names = f"{len(pools)} traces together"
         if len(pools) == 1:
             names = pools[0].name
-        else:
-            names = f"{len(pools)} traces together"
         raise DataError(
             f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines"
         )
-    low, high, times = _intervals(pools)
+    # Lives of the same length once: a trace counts in ticks, so there are few lengths
+    ends = [np.concatenate([getattr(p, end) for p in pools]) for end in ("low_s", "high_s")]
+    pairs, counts = np.unique(np.column_stack(ends), axis=0, return_counts=True)
+    low, high, times = pairs[:, 0], pairs[:, 1], counts.astype(float)
     unit = sum(pool.seen_s for pool in pools) / ended
     found = [_fit(law, low / unit, high / unit, times, unit) for law in LAWS]
     return tuple(sorted(found, key=lambda f: f.aic))
@@ -116,27 +84,20 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[FittedLifetimes, ...]:
 def log_likelihood(
     law: Law, values: Sequence[float], low: FloatArray, high: FloatArray, times: FloatArray
 ) -> float:
-    """Lives between ``low`` and ``high`` (infinite: censored), seen ``times`` times.
-
-    Minus infinity where the law cannot give such lives.
-    """
+    """Of lives between ``low`` and ``high`` (infinite: censored), seen ``times`` times."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         above = law.log_survival(low, *values)
         beyond = law.log_survival(high, *values)
-        # log(S(low) - S(high)), without losing a small difference of two numbers next to 1, or next
-        # to 0.
+        # log(S(low) - S(high)), without losing a small difference next to 1, or next to 0
         own = above + np.where(np.isinf(high), 0.0, np.log(-np.expm1(beyond - above)))
         found = float(np.sum(times * own))
-    if not math.isnan(found):
-        return found
-    return -math.inf
+    if math.isnan(found):
+        return -math.inf
+    return found
 
 
 def survival_curve(pools: Sequence[TraceLives]) -> tuple[FloatArray, FloatArray]:
-    """Kaplan-Meier estimate for all lifetimes: times, seconds, and the share that lasts longer.
-
-    An interval counts as its middle. At a tie, a censored lifetime outlasts one that ended.
-    """
+    """Kaplan-Meier estimate for all lifetimes: times, seconds, and the share that lasts longer."""
     life = np.concatenate([pool.life_s for pool in pools])
     ended = np.concatenate([pool.ended for pool in pools])
     times, deaths = np.unique(life[ended], return_counts=True)
@@ -144,19 +105,39 @@ def survival_curve(pools: Sequence[TraceLives]) -> tuple[FloatArray, FloatArray]
     return times, np.asarray(np.cumprod(1 - deaths / alive))
 
 
-def _intervals(pools: Sequence[TraceLives]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lives of the same length once: a trace counts in ticks, so there are few lengths."""
-    low = np.concatenate([pool.low_s for pool in pools])
-    high = np.concatenate([pool.high_s for pool in pools])
-    pairs, times = np.unique(np.column_stack([low, high]), axis=0, return_counts=True)
-    return pairs[:, 0], pairs[:, 1], times.astype(float)
+class ResampledLifetimes(LifeSource):
+    """Independent lives, drawn from Kaplan and Meier's curve; beyond its end at a constant rate."""
+
+    def __init__(self, lives: Sequence[tuple[float, bool]]) -> None:
+        """``lives``: (seconds, whether a preemption ended it). Raises DataError: none was."""
+        seen_s = np.array([s for s, _ in lives], dtype=float)
+        ended = np.array([e for _, e in lives], dtype=bool)
+        if not ended.any():
+            raise DataError(
+                f"none of {len(lives)} lives was ended by a preemption; name another pool, or an"
+                " mttp_s"
+            )
+        history = TraceLives("history", 0.0, np.maximum(seen_s, 1e-3), ended)
+        self._times, self._above = survival_curve([history])
+        self.mean_s = float(seen_s.sum() / ended.sum())
+
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
+        share = random.random(len(numbers))
+        # The first time that fewer than this share outlast
+        place = np.searchsorted(-self._above, -share)
+        beyond = place == len(self._times)
+        life = self._times[np.minimum(place, len(self._times) - 1)]
+        return life + np.where(beyond, random.exponential(self.mean_s, len(numbers)), 0.0)
 
 
 def _fit(
     law: Law, low: FloatArray, high: FloatArray, times: FloatArray, unit: float
 ) -> FittedLifetimes:
-    """In units of the mean lifetime; log-parameters are searched, so none can be <= 0."""
-    bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
+    bounds = [_TIMES]
+    starts = [[0.0]]
+    if law.shapes:
+        bounds.append((math.log(law.bounds[0]), math.log(law.bounds[1])))
+        starts = [[0.0, math.log(shape)] for shape in law.shapes]
 
     def loss(logs: FloatArray) -> float:
         found = log_likelihood(law, np.exp(logs).tolist(), low, high, times)
@@ -165,17 +146,10 @@ def _fit(
         return 1e300
 
     best: Any = None
-    for shape in law.shapes or (None,):
-        start = [0.0] if shape is None else [0.0, math.log(shape)]
-        # It needs no derivatives, so it does not stop in the flat valley that Lomax has next to the
-        # exponential.
-        found = minimize(
-            loss,
-            start,
-            method="Nelder-Mead",
-            bounds=bounds,
-            options={"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000},
-        )
+    # Without derivatives it does not stop in Lomax's flat valley next to the exponential
+    options = {"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000}
+    for start in starts:
+        found = minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=options)
         if best is None or found.fun < best.fun:
             best = found
     logs = best.x
@@ -217,4 +191,3 @@ LAWS = (
         bounds=(0.02, 50.0),
     ),
 )
-"""The laws, the simplest first."""

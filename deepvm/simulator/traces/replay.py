@@ -1,28 +1,16 @@
 """What saves and lost work would have cost on machines whose lifetimes are known.
 
-A machine works, saves, works, ... from its start until it is preempted, which loses all work since
-the end of the last save, and a save under way. A censored lifetime loses nothing. Costs are shares
-of the machine time: (saves + lost work) / time that the machines were there. Policies act at the
-ends of steps; how long to work is decided when a save ends.
-
-A policy knows a prior and the past lifetimes of its pool: nothing of the current one, nothing of
-other pools.
-
-The end of a lifetime is known up to a tick of the trace, so a cost is the mean over an end that is
-uniform between half a gap before and half a gap after, in closed form. If all ends were in the
-middle of their intervals, lifetimes would be multiples of the gap, and the best interval in
-hindsight would end just before such a multiple: on the traces that we know it would seem to save a
-third of the cost.
+A preemption loses all work since the last save; a policy knows only past lifetimes of its pool. The
+end of a life is known up to a tick, so a cost is the mean over an end half a gap before to half a
+gap after: with ends in the middle an interval just below a multiple of the gap would seem best.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from deepvm.core.arrays import FloatArray
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
@@ -31,47 +19,32 @@ from deepvm.core.units import refuse_no_time
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import TraceLives
 
-if TYPE_CHECKING:
-    from deepvm.core.preemption.save_intervals import Number
-
-
-STEP_S = 4.6
-"""One step of GPT-117M in the Spotify thesis, table 6.2."""
+STEP_S = 4.6  # One step of GPT-117M in the Spotify thesis, table 6.2
+# Prior mean time to preemption of a pool: 3 h, as in chapter 6 of the Spotify thesis
 MTTP_S = 10_800.0
-"""Prior mean time to preemption of a pool: 3 h, as in chapter 6 of the Spotify thesis."""
+# Reference rows next to the policies; they know the future
 BEST_FIXED, EMERGENCY = "best-fixed", "emergency"
-"""Reference rows beside the policies; they know the future."""
 POLICIES = ("thesis", BEST_FIXED, "hazard", EMERGENCY)
+# Intervals tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 %
 CANDIDATES = 241
-"""Intervals tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 %."""
-MOST_CYCLES = 200_000
-"""Saves in one lifetime: one every three seconds for a week."""
+MOST_CYCLES = 200_000  # Saves in one lifetime: one every three seconds for a week
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of machine time, all means over the ends that the lifetimes may have had.
+    """Seconds of machine time, all means over the ends that the lifetimes may have had."""
 
-    Attributes:
-        machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for
-            work that was lost.
-        preemptions: lifetimes that ended.
-        interval_s: of ``best-fixed``; infinite: no saves.
-    """
-
-    machine_s: float = 0.0
+    machine_s: float = 0.0  # in all
     saves_s: float = 0.0
-    lost_s: float = 0.0
+    lost_s: float = 0.0  # for work that was lost
     preemptions: int = 0
-    interval_s: float | None = None
+    interval_s: float | None = None  # of best-fixed; infinite: no saves
 
     @property
     def share(self) -> float:
-        """Saves and lost work as a share of the machine time."""
         return (self.saves_s + self.lost_s) / self.machine_s
 
-    def __add__(self, other: Cost) -> Cost:
-        """Both together."""
+    def __add__(self, other: "Cost") -> "Cost":
         return Cost(
             self.machine_s + other.machine_s,
             self.saves_s + other.saves_s,
@@ -82,12 +55,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What one policy costs at one latency.
-
-    Attributes:
-        policy: its name. save_s: how long training stalls for a save. pools: the cost on each pool,
-            in order.
-    """
+    """What one policy costs on each pool, at one latency of a save."""
 
     policy: str
     save_s: float
@@ -95,7 +63,6 @@ class ReplayResult:
 
     @property
     def total(self) -> Cost:
-        """All pools together."""
         return sum(self.pools, Cost())
 
 
@@ -107,13 +74,7 @@ def replay(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Cost, ...]:
-    """The cost per pool of a policy that learns lifetimes as they end, without notices.
-
-    ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
-
-    Raises:
-        RequestError: a time is not above 0, or the policy saves far too often for such lifetimes.
-    """
+    """The cost per pool of a policy that learns from ended lifetimes. Raises RequestError."""
     _check(save=save_s, step=step_s, mttp=mttp_s)
     known = zip(*(_known(lives, mttp_s) for lives in pools), strict=True)
     mean, shape, scale = (np.concatenate(each) for each in known)
@@ -121,8 +82,7 @@ def replay(
     low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
     saves = np.zeros(low.size)
     lost = np.zeros(low.size)
-    # All lifetimes advance from save to save together; one leaves when all of its possible ends are
-    # passed.
+    # All lifetimes advance from save to save together, and leave after their last end
     at = np.arange(low.size)
     begun = np.zeros(low.size)
     done = 0
@@ -166,14 +126,7 @@ def replay(
 
 
 def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
-    """The cost of the best fixed interval for this pool in hindsight.
-
-    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). The sums of
-    :func:`replay` over equal cycles are those of arithmetic series.
-
-    Raises:
-        RequestError: a time is not above 0.
-    """
+    """The cost of the best of ``CANDIDATES`` fixed intervals, or none (infinite), in hindsight."""
     _check(save=save_s, step=step_s)
     low, high = _ends(lives)
     longest = max(float(high.max()), 2 * step_s)
@@ -195,23 +148,14 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
         np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True)
     )
     best = int(np.argmin(saves + lost))
-    # An interval longer than every lifetime is none.
+    interval = math.inf  # one longer than every lifetime is none
     if work[best] < high.max():
         interval = float(work[best])
-    else:
-        interval = math.inf
     return Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions, interval)
 
 
 def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
-    """The cost if every notice comes in time: one save at each preemption, no others.
-
-    It starts after the step under way and must be durable before the machine goes, so a step counts
-    as lost (Spotify thesis, Algorithm 1 (4): step + save < grace).
-
-    Raises:
-        RequestError: a time is not above 0.
-    """
+    """The cost of one save per preemption, after the step under way (thesis, Algorithm 1 (4))."""
     _check(save=save_s, step=step_s)
     life = lives.life_s[lives.ended]
     # A lifetime shorter than a save costs all of it.
@@ -228,22 +172,15 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[ReplayResult, ...]:
-    """Replay each policy at each latency of a save on each pool.
-
-    Policies learn each pool from scratch.
-
-    ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed``
-    and ``emergency``.
-
-    Raises:
-        RequestError: an unknown policy, or a time that is not above 0.
-    """
+    """Replay each policy at each latency of a save on each pool. Raises RequestError."""
     known = {name: _policy(name) for name in policies}
     found = []
     for name, policy in known.items():
         for save_s in saves_s:
             if policy is None:
-                cost_of = best_fixed if name == BEST_FIXED else emergency
+                cost_of = emergency
+                if name == BEST_FIXED:
+                    cost_of = best_fixed
                 costs = tuple(cost_of(pool, save_s, step_s=step_s) for pool in pools)
             else:
                 costs = replay(pools, policy, save_s, step_s=step_s, mttp_s=mttp_s)
@@ -256,17 +193,12 @@ def _known(lives: TraceLives, mttp_s: float) -> tuple[FloatArray, FloatArray, Fl
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
-    law = replace(
-        law,
-        ended=_before(law.ended),
-        logs=_before(law.logs),
-        watched_logs=_before(law.watched_logs),
-    )
+    watched = _before(law.watched_logs)
+    law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=watched)
     return np.asarray(mean.mean_s), *law.most_probable()
 
 
-def _before(each: Number) -> FloatArray:
-    """(lives, ...) sums over the lives before each."""
+def _before(each: ArrayLike) -> FloatArray:
     values = np.asarray(each, dtype=float)
     return np.asarray(np.cumsum(values, axis=0) - values)
 
@@ -277,7 +209,6 @@ def _ends(lives: TraceLives) -> tuple[FloatArray, FloatArray]:
 
 
 def _policy(name: str) -> SavePolicy | None:
-    """None for what is no policy."""
     if name in (BEST_FIXED, EMERGENCY):
         return None
     try:

@@ -4,17 +4,9 @@
 
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
-``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were.
-Availability traces ask each time whether a machine was available; preemption traces keep a machine
-until it is preempted. Other keys are not read.
-
-A life is a run of ticks with all machines there, as a job that needs them all stalls without one.
-How many *all* are is the largest count in the file, unless the caller knows better. A run of n
-ticks is a life of n gaps, up to half a gap more or less. A run at the beginning of the trace is
-left out: such runs are longer than others, and of unknown age. A run at its end is a censored life.
+A life is a run of ticks with all machines there (by default the largest count), of as many gaps, up
+to half a gap more or less. One at the beginning is left out, one at the end is censored.
 """
-
-from __future__ import annotations
 
 import math
 import os
@@ -27,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
-from deepvm.documents.files import read_object
 from deepvm.documents.formats import json
-from deepvm.documents.tree import KeyPath
+from deepvm.documents.tree import KeyPath, read_object
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 from deepvm.simulator.engine.lifetimes import whole_lives
 
@@ -46,42 +37,31 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class TraceLives:
-    """The lifetimes of one pool of machines, in the order in which they began.
-
-    Attributes:
-        name: where they come from. gap_s: seconds between two looks at the machines.
-        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended; else it is
-            censored.
-    """
+    """The lifetimes of one pool of machines, in order of their starts."""
 
     name: str
-    gap_s: float
-    life_s: FloatArray
-    ended: BoolArray
+    gap_s: float  # between two looks at the machines
+    life_s: FloatArray  # (n,), each up to half a gap
+    ended: BoolArray  # (n,); else a life is censored
 
     @property
     def low_s(self) -> FloatArray:
-        """(n,) the shortest that each lifetime may have been."""
         return np.maximum(self.life_s - self.gap_s / 2, 0.0)
 
     @property
     def high_s(self) -> FloatArray:
-        """(n,) the longest that each lifetime may have been; infinite if censored."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
 
     @property
     def pairs(self) -> tuple[tuple[float, bool], ...]:
-        """(seconds, whether the end was seen) of each lifetime, as plain values."""
         return tuple(zip(self.life_s.tolist(), self.ended.tolist(), strict=True))
 
     @property
     def seen_s(self) -> float:
-        """Machine time in all."""
         return float(self.life_s.sum())
 
     @property
     def preemptions(self) -> int:
-        """Number of lifetimes whose end was seen."""
         return int(self.ended.sum())
 
     @property
@@ -100,11 +80,7 @@ def together(pools: Sequence[TraceLives]) -> TraceLives:
 
 @dataclass(frozen=True)
 class Trace:
-    """One file.
-
-    Attributes:
-        path: the file. gap_s: seconds between two ticks. counts: (ticks,) machines that were there.
-    """
+    """One file; ``gap_s``: between two ticks; ``counts``: (ticks,) machines that were there."""
 
     path: Path
     gap_s: float
@@ -112,37 +88,31 @@ class Trace:
 
     @property
     def nodes(self) -> int:
-        """The largest number of machines that were there at once."""
         return int(self.counts.max())
 
     def lives(self, nodes: int | None = None) -> TraceLives:
-        """Runs with at least ``nodes`` machines (default: the most), except one at the start."""
-        wanted = self.nodes if nodes is None else nodes
-        up = self.counts >= max(wanted, 1)
-        change = np.diff(up.astype(np.int8))
+        if nodes is None:
+            nodes = self.nodes
+        change = np.diff((self.counts >= max(nodes, 1)).astype(np.int8))
         begins = np.flatnonzero(change > 0) + 1
         ends = np.flatnonzero(change < 0) + 1
         # The end of a run at the beginning is not ours
-        ends = ends[ends > begins[0]] if begins.size else ends[:0]
+        if begins.size:
+            ends = ends[ends > begins[0]]
+        else:
+            ends = ends[:0]
         ended = np.arange(begins.size) < ends.size
         life = np.append(ends, self.counts.size)[: begins.size] - begins
         return TraceLives(str(self.path), self.gap_s, np.asarray(life * self.gap_s), ended)
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read one file.
-
-    Raises:
-        CatalogFormatError: missing, unreadable, or no trace.
-    """
+    """Read one file. Raises CatalogFormatError."""
     file = Path(path)
     tree = read_object(file, _A_TRACE, json.load)
     metadata = tree.value.get("metadata")
     data = tree.value.get("data")
-    if isinstance(metadata, dict):
-        gap: Any = metadata.get("gap_seconds")
-    else:
-        gap = None
+    gap: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     wrong: list[tuple[KeyPath, object, str]] = []
     if type(gap) not in (int, Decimal) or not 0 < gap <= LONGEST_GAP_S:
         wrong.append((("metadata", "gap_seconds"), gap, _GAP))
@@ -163,21 +133,19 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 def read_traces(
     paths: Sequence[str | os.PathLike[str]], say: Callable[[str], object] | None = None
 ) -> tuple[Trace, ...]:
-    """Read files, and all ``.json`` files of folders, sorted by name.
-
-    A copy of a file before it, of the same gap and counts, is left out with a line to ``say``: it
-    would give one history twice the weight.
-
-    Raises:
-        RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder
-            without traces.
-    """
+    """Files, and those of folders, without copies. Raises RequestError, CatalogFormatError."""
     if not paths:
         raise RequestError("FILE", list(paths), "one trace or more")
     found: dict[tuple[float, bytes], Trace] = {}
-    for file in (
-        f for path in map(Path, paths) for f in (_inside(path) if path.is_dir() else [path])
-    ):
+    files = list[Path]()
+    for path in map(Path, paths):
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*.json") if p.is_file())
+        if not inside:
+            raise CatalogFormatError(path, [Issue("holds no .json file (expected traces)")])
+        files += inside
+    for file in files:
         trace = read_trace(file)
         first = found.setdefault((trace.gap_s, trace.counts.tobytes()), trace)
         if first is not trace and say is not None:
@@ -198,14 +166,7 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lifetimes in traces, one pool each; ``say`` gets the traces without any.
-
-    ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each
-    file.
-
-    Raises:
-        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no lifetime at all.
-    """
+    """A pool per trace (``say``: those without any). Raises RequestError, CatalogFormatError."""
     check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]
     empty = [trace for trace, lives in found if not lives.life_s.size]
@@ -220,12 +181,7 @@ def pools_of(
 
 
 def lives_to_replay(paths: Sequence[str | os.PathLike[str]]) -> tuple[float, ...]:
-    """The lives in traces that ended, seconds, in order: the first trace's, then the next one's.
-
-    Raises:
-        CatalogFormatError: as :func:`read_traces` and :func:`pools_of`. DataError: no machine is
-            preempted there.
-    """
+    """The lives in traces that ended, seconds, in order. Raises CatalogFormatError, DataError."""
     found = [life for pool in lives_of(paths) for life in whole_lives(pool.pairs)]
     if not found:
         raise DataError(
@@ -238,10 +194,3 @@ def check_nodes(nodes: int | None) -> None:
     """Raise RequestError for a number of machines below 1."""
     if nodes is not None and nodes < 1:
         raise RequestError("nodes", nodes, "a whole number of machines from 1")
-
-
-def _inside(folder: Path) -> list[Path]:
-    files = sorted(p for p in folder.rglob("*.json") if p.is_file())
-    if not files:
-        raise CatalogFormatError(folder, [Issue("holds no .json file (expected traces)")])
-    return files

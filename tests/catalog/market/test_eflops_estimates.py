@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepvm.catalog.market.eflops_estimates import performance_table
+from deepvm.catalog.market.build_catalog import performance_table
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Gpu
 from deepvm.core.cluster.speedup import RingSpeedup

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
-from deepvm.catalog.market.price_filter import drop_implausible_prices
+from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket, drop_implausible_prices
 from deepvm.catalog.signals.signal import Signal, price_text
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog

@@ -15,7 +15,7 @@ from deepvm.catalog.market import stored_prices
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
 from deepvm.catalog.market.stored_prices import UNREADABLE, StoredPrices, read_stored_prices
-from deepvm.catalog.public.integrity import CONFLICT, FAR_SPOT
+from deepvm.catalog.public.offers import CONFLICT, FAR_SPOT
 from deepvm.errors import DataError, MissingDataError
 
 
@@ -72,12 +72,7 @@ def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
         "g4dn.xlarge",
         *(f"t{n}.large" for n in range(80)),
     }
-    assert found.history.refused == {
-        FAR_SPOT: 1,
-        CONFLICT: 2,
-        "broken row": 1,
-        UNREADABLE: 3,
-    }
+    assert found.history.refused == {FAR_SPOT: 1, CONFLICT: 2, "broken row": 1, UNREADABLE: 3}
     assert found.versions == 1
 
 

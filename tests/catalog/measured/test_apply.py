@@ -558,7 +558,7 @@ def test_no_saturation_seen_is_no_upper_bound() -> None:
         st.tuples(st.sampled_from([1.0, 5.0, 10.0, 25.0]), st.integers(2, 40), st.booleans()),
         min_size=1,
         max_size=4,
-    ),
+    )
 )
 def test_bounds_lift_up_to_the_knees(pairs: list[tuple[float, int, bool]]) -> None:
     known = Catalog(

@@ -357,6 +357,8 @@ WRONG = {
     "no numbers": (("fit", "measured", "scatter"), ["x"], "fit"),
     "sizes that differ": (("fit", "measured", "nodes"), [1, 2], "fit"),
     "other extents": (("fit", "most_gpus"), 999, "fit"),
+    "a batch of 0": (("fit", "measured", "batch"), [0.0, 32.0], "fit"),
+    "VMs without GPUs": (("fit", "measured", "most_per_vm"), 0, "fit"),
     "milliseconds": (("steps", 0, "step_s"), 5e7, "steps[0].step_s"),
     "no batch": (("steps", 0, "batch"), 0, "steps[0].batch"),
     "fewer GPUs than VMs": (("steps", 0, "gpus"), 0, "steps[0].gpus"),

@@ -33,10 +33,9 @@ from support.profiling.measurements import (
 )
 from support.small_disk import small_disk
 
-from deepvm.catalog.measured import storage
+from deepvm.catalog.measured import tables as storage
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import (
-    CURRENT,
     PREVIOUS,
     Tables,
     encode_tables,
@@ -49,7 +48,7 @@ from deepvm.catalog.measured.tables import (
 )
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.io.user_dirs import own_data_folder
+from deepvm.io.user_dirs import MEASURED, own_data_folder
 
 FORK = multiprocessing.get_context("fork")
 
@@ -62,7 +61,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         == after.entries
         == tables(*entries).entries
     )
-    assert not before and Path(after.path).name == CURRENT
+    assert not before and Path(after.path).name == MEASURED
 
 
 def test_of_two_of_the_same_thing_the_later_stays(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_the_first_change_can_be_undone_too(tmp_path: Path) -> None:
 
 
 def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
-    (tmp_path / CURRENT).write_text("{")
+    (tmp_path / MEASURED).write_text("{")
     restore_previous(tmp_path)
     assert load_tables(tmp_path).entries == ()
     assert (tmp_path / PREVIOUS).read_text() == "{"
@@ -129,7 +128,7 @@ def test_no_room_for_the_previous_version_changes_nothing(
     with pytest.raises(DataError, match="No space left on device"):
         save_entries(tmp_path, [eflops("g5.xlarge")])
     assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
-    assert {p.name for p in tmp_path.iterdir()} == {CURRENT, storage.LOCK}
+    assert {p.name for p in tmp_path.iterdir()} == {MEASURED, storage.LOCK}
 
 
 # --- kills, full disks, several at once ---
@@ -179,7 +178,7 @@ def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
         pytest.fail("it never came to the end")
     assert step > 5 and old in ends and both in ends
     save_entries(folder, [saturation()])
-    assert {p.name for p in folder.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
+    assert {p.name for p in folder.iterdir()} == {MEASURED, PREVIOUS, storage.LOCK}
 
 
 def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
@@ -202,7 +201,7 @@ def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
     monkeypatch.setattr(os, "replace", renamed)
     save_entries(tmp_path, [eflops("g5.xlarge")])
     assert steps[0].startswith("fsync ..measured.json.")
-    assert steps[-2].startswith(f".{CURRENT}.") and steps[-2].endswith(f" to {CURRENT}")
+    assert steps[-2].startswith(f".{MEASURED}.") and steps[-2].endswith(f" to {MEASURED}")
     assert steps[-1] == f"fsync {tmp_path.name}"
 
 
@@ -255,16 +254,16 @@ def leaves_the_old_tables(disk: Path) -> None:
         save_entries(disk, [eflops("c.xlarge", notes="x" * 120_000)])
     assert load_tables(disk).entries == (first, second)
     assert previous_tables(disk).entries == (first,)
-    assert {p.name for p in disk.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
+    assert {p.name for p in disk.iterdir()} == {MEASURED, PREVIOUS, storage.LOCK}
 
 
 def test_damaged_tables_are_not_overwritten(tmp_path: Path) -> None:
     save_entries(tmp_path, [eflops("g4dn.xlarge")])
-    (tmp_path / CURRENT).write_text("{")
+    (tmp_path / MEASURED).write_text("{")
     with pytest.raises(CatalogFormatError) as refused:
         save_entries(tmp_path, [eflops("g5.xlarge")])
     assert "deepvm tables restore" in refused.value.__notes__[0]
-    assert (tmp_path / CURRENT).read_text() == "{"
+    assert (tmp_path / MEASURED).read_text() == "{"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -318,7 +317,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files_are_named_with_the_place(name: str, tmp_path: Path) -> None:
     content, named = BAD[name]
-    file = tmp_path / CURRENT
+    file = tmp_path / MEASURED
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(CatalogFormatError) as refused:
         load_tables(tmp_path)
@@ -329,12 +328,12 @@ def test_bad_files_are_named_with_the_place(name: str, tmp_path: Path) -> None:
 
 def test_a_good_file_is_good(tmp_path: Path) -> None:
     """So that what the cases above change is what is refused."""
-    (tmp_path / CURRENT).write_text(json.dumps(good()))
+    (tmp_path / MEASURED).write_text(json.dumps(good()))
     assert len(load_tables(tmp_path)) == 3
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    place = tmp_path / CURRENT
+    place = tmp_path / MEASURED
     place.mkdir()
     with pytest.raises(CatalogFormatError, match="is a folder"):
         load_tables(tmp_path)
@@ -368,12 +367,7 @@ def test_entries_need_their_types(document: Any, types: dict[str, str], error: s
 
 def test_a_document_that_is_not_valid_is_named() -> None:
     with pytest.raises(CatalogFormatError, match=r"^my\.json: points: no n above 1"):
-        entry_of(
-            scaling_document(((1, 1),)),
-            measured_at=DAY,
-            instance_type="a",
-            name="my.json",
-        )
+        entry_of(scaling_document(((1, 1),)), measured_at=DAY, instance_type="a", name="my.json")
 
 
 # --- any tables, there and back ---

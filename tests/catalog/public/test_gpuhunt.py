@@ -15,8 +15,7 @@ from support.spot_advisor import say
 
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public import gpuhunt
-from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.offers import Offer
+from deepvm.catalog.public.offers import Offer, check
 from deepvm.errors import CloudError
 
 BY_HAND = {

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.public.integrity import (
+from deepvm.catalog.public.offers import (
     CONFLICT,
     FAR,
     FAR_SPOT,
     WRONG_MEMORY,
+    Offer,
+    Rows,
     check,
+    signals_of,
+    total,
     without_reserved,
 )
-from deepvm.catalog.public.offers import Offer, Rows, signals_of, total
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
 from deepvm.errors import DataError
 
@@ -111,12 +114,7 @@ class TestFamilies:
 
     def test_sizes_of_a_cpu_family_cost_in_proportion_to_their_memory(self) -> None:
         sizes = [
-            offer(
-                **_CPU,
-                instance_type=f"t3.{n}",
-                memory_gib=gib,
-                on_demand=p,
-            )
+            offer(**_CPU, instance_type=f"t3.{n}", memory_gib=gib, on_demand=p)
             for n, gib, p in (
                 ("nano", 0.5, "0.0052"),
                 ("large", 8.0, "0.0832"),

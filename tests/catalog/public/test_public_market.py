@@ -34,7 +34,7 @@ from support.spot_advisor import say, serving
 
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.price_sources import SOURCES
-from deepvm.catalog.public import integrity
+from deepvm.catalog.public import offers as integrity
 from deepvm.catalog.public.public_market import QUICK_S, PublicCatalog, Signals
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest

@@ -10,8 +10,7 @@ from support.public_catalogs import SKYPILOT, csv_file, gcp_info, info, skypilot
 
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public import skypilot
-from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.offers import Offer
+from deepvm.catalog.public.offers import Offer, check
 from deepvm.errors import DataError
 
 RECORDED = SHARED / "data" / "perf" / "catalog_samples.csv"

@@ -19,8 +19,7 @@ from support.pages import blocks
 from support.places import ROOT, SHARED
 
 from deepvm.catalog.clouds.aws.responses import read_specs
-from deepvm.catalog.published.hardware import find_accelerator
-from deepvm.catalog.published.instance_networks import bandwidths, network_of
+from deepvm.catalog.published.hardware import bandwidths, find_accelerator, network_of
 
 TABLE = json.loads((ROOT / "data" / "performance" / "instance_networks.json").read_text())
 ROWS: list[dict[str, Any]] = TABLE["networks"]

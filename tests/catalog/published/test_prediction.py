@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.published.prediction import predict
+from deepvm.catalog.published.performance import predict
 from deepvm.errors import RequestError
 
 LLAMA: dict[str, Any] = {"model": "llama-8b", "method": "fsdp"}

@@ -10,10 +10,9 @@ import pytest
 from calibrate_performance import calibrate
 from support.places import ROOT, SHARED
 
-from deepvm.catalog.published.check import check_published
 from deepvm.catalog.published.hardware import accelerators, find_accelerator, interconnect
 from deepvm.catalog.published.performance import PublishedPerformance, calibration
-from deepvm.catalog.published.rows import published
+from deepvm.catalog.published.rows import check_published, published
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.training.evidence import leave_out
 from deepvm.core.training.roofline import Machine

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from deepvm.catalog.signals.daemon_pool import run_in_daemons
+from deepvm.catalog.signals.fetching import run_in_daemons
 
 
 def test_results_and_errors() -> None:
@@ -40,7 +40,7 @@ def test_no_more_threads_than_allowed_and_nothing_new_once_cancelled() -> None:
 
 def test_python_exits_while_work_is_stuck() -> None:
     code = (
-        "import threading; from deepvm.catalog.signals.daemon_pool import run_in_daemons;"
+        "import threading; from deepvm.catalog.signals.fetching import run_in_daemons;"
         "run_in_daemons(lambda _: threading.Event().wait(), [1, 2], 2, 'stuck'); print('over')"
     )
     done = subprocess.run(

@@ -14,8 +14,12 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.fetching import SignalRequest, recent_failure, remember_failure
-from deepvm.catalog.signals.resolve import ResolvedSignals
+from deepvm.catalog.signals.fetching import (
+    ResolvedSignals,
+    SignalRequest,
+    recent_failure,
+    remember_failure,
+)
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def test_auto_gives_up_sooner_than_refresh() -> None:
 
 def test_boto3_is_not_loaded_by_any_of_this() -> None:
     code = (
-        "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+        "import deepvm.catalog.signals.fetching, sys, json; print(json.dumps(sorted(sys.modules)))"
     )
     out = subprocess.run(
         [sys.executable, "-c", code],

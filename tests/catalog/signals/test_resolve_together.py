@@ -7,15 +7,7 @@ import threading
 import time
 
 import pytest
-from support.catalog_signals import (
-    KINDS,
-    NOW,
-    Cloud,
-    Fake,
-    denied,
-    get,
-    several,
-)
+from support.catalog_signals import KINDS, NOW, Cloud, Fake, denied, get, several
 from support.pace import soon
 from support.places import TESTS
 

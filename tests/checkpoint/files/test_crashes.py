@@ -18,7 +18,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import record_of
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import NewVersion, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 
 PIECE = 64
@@ -50,7 +50,7 @@ def record(
 ) -> Recorder:
     folder.mkdir(exist_ok=True)
     recorder = Recorder(folder, patch, lost)
-    for found in VersionFolder(folder).manifests("job"):
+    for found in VersionFolder(folder).versions("job"):
         recorder.promised[found.version] = bytes(data_of(found.version, run=1))
     return recorder
 
@@ -154,9 +154,8 @@ def rename_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def record_before_data(patch: pytest.MonkeyPatch) -> None:
-    def publish(self: VersionFolder, hidden: Path, target: Path, write: Any, manifest: Any) -> None:
-        write()
-        self._commit(record_of(target), manifest())
+    def publish(self: VersionFolder, hidden: Path, target: Path, written: Any) -> None:
+        self._commit(record_of(target), written())
         self._rename(hidden, target, "data")
         self._sync("data")
 
@@ -166,12 +165,12 @@ def record_before_data(patch: pytest.MonkeyPatch) -> None:
 def withdrawn_before_it_is_replaced(patch: pytest.MonkeyPatch) -> None:
     """As it was once: for a moment there is neither the old version nor the new one."""
 
-    def publish(self: VersionFolder, hidden: Path, target: Path, write: Any, manifest: Any) -> None:
-        write()
+    def publish(self: VersionFolder, hidden: Path, target: Path, written: Any) -> None:
+        manifest = written()
         self._withdraw(record_of(target))
         self._rename(hidden, target, "data")
         self._sync("data")
-        self._commit(record_of(target), manifest())
+        self._commit(record_of(target), manifest)
 
     patch.setattr(VersionFolder, "_publish", publish)
 
@@ -190,10 +189,10 @@ def old_versions_go_first(patch: pytest.MonkeyPatch) -> None:
     """Room is made before the new version is there."""
     write = VersionFolder.write
 
-    def hasty(self: VersionFolder, image: Any, job: str, version: int, *rest: Any) -> Path:
-        for found in self.manifests(job)[1:]:
-            self.delete(job, found.version, spare=True)
-        return write(self, image, job, version, *rest)
+    def hasty(self: VersionFolder, new: NewVersion) -> None:
+        for found in self.versions(new.job)[1:]:
+            self.delete(new.job, found.version, spare=True)
+        write(self, new)
 
     patch.setattr(VersionFolder, "write", hasty)
 

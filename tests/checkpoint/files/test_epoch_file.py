@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from support.checkpoint.images import manifest_of, noise, write_to_folder
 
-from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.files.version_dir import EpochFile, VersionFolder
 from deepvm.errors import CheckpointError
 
 
@@ -30,7 +29,7 @@ def test_a_newer_generation_shuts_out_older_ones(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="generation 1 is over"):
         VersionFolder(tmp_path).begin("job", 1)
     write(new, 3)
-    assert [m.version for m in new.manifests("job")] == [3, 1]
+    assert [m.version for m in new.versions("job")] == [3, 1]
     assert not [p for p in tmp_path.iterdir() if ".tmp" in p.name]
 
 
@@ -38,7 +37,7 @@ def test_a_run_without_a_number_is_not_shut_out(tmp_path: Path) -> None:
     VersionFolder(tmp_path).begin("job", 7)
     by_hand = VersionFolder(tmp_path)
     write(by_hand, 1)
-    assert [m.version for m in by_hand.manifests("job")] == [1]
+    assert [m.version for m in by_hand.versions("job")] == [1]
 
 
 def test_other_jobs_have_generations_of_their_own(tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ from support.effort import sampled
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import UPCOMING, verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import SUFFIX
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import SUFFIX, Level
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
@@ -72,8 +71,7 @@ def fail(patch: pytest.MonkeyPatch, folder: Path, call: str, where: str, number:
 
 
 @pytest.mark.parametrize(
-    ("call", "where"),
-    [*itertools.product(CALLS, ("data", "record")), ("fsync", "folder")],
+    ("call", "where"), [*itertools.product(CALLS, ("data", "record")), ("fsync", "folder")]
 )
 def test_saves_that_fail_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, where: str
@@ -88,7 +86,7 @@ def test_saves_that_fail_leave_nothing(
             with pytest.raises(CheckpointError, match="cannot be written"):
                 to.put(plain_shard(noise(1000, version), version), levels.append)
     assert len(failed) >= FAILURES and names(tmp_path) == before and len(levels) == 2
-    assert [verify(to.folder.file("job", m.version)).version for m in to.versions("job")] == [2, 1]
+    assert [verify(to.file("job", m.version)).version for m in to.versions("job")] == [2, 1]
     to.put(plain_shard(noise(1000, 9), 9), levels.append)
     assert [m.version for m in to.versions("job")] == [9, 2]
     to.close()
@@ -133,7 +131,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, label: s
     """Also before its first version was there; what a reader could have been given stays."""
     assert killed_writer(tmp_path, label, 1, 1, 300_000) == []
     folder = VersionFolder(tmp_path)
-    given = [m.version for m in folder.manifests("job")]
+    given = [m.version for m in folder.versions("job")]
     assert given == (
         [1]
         if label in FOLDER_LABELS[FOLDER_LABELS.index("data.before-folder-sync") :][:2]
@@ -328,5 +326,5 @@ def test_a_write_that_cannot_begin_harms_nothing(
         f".job-000000000003.pt{SUFFIX}{UPCOMING}",
         "job-000000000003.pt",
     ]
-    assert [verify(to.folder.file("job", m.version)).version for m in to.versions("job")] == [3]
+    assert [verify(to.file("job", m.version)).version for m in to.versions("job")] == [3]
     to.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.checkpoint.files.retention import kept
+from deepvm.checkpoint.tiers.base import kept
 from deepvm.errors import RequestError
 
 VERSIONS = st.lists(st.integers(0, 10_000), max_size=40)

@@ -14,10 +14,9 @@ from support.checkpoint.images import joint_images, joint_layout, names
 from deepvm.checkpoint.files import shared_file_write
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format import shard as shard_module
+from deepvm.checkpoint.format import manifest as shard_module
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import CommitRecord, Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
 
@@ -72,7 +71,7 @@ def test_ranks_write_one_file(world: int, tmp_path: Path) -> None:
         path = VersionFolder(tmp_path).file("job", version)
         assert path.read_bytes() == whole
         assert verify(path).world == world
-    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [3, 2]  # keep=2
+    assert [m.version for m in VersionFolder(tmp_path).versions("job")] == [3, 2]  # keep=2
     assert [n for n in names(tmp_path) if n.startswith(".") and "spare" not in n] == []
 
 
@@ -86,7 +85,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.3,))
     (error,) = put(tmp_path, 2, parts, layout, [1 - missing], "s")
     assert isinstance(error, CheckpointError) and "in time" in str(error)
-    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
+    assert [m.version for m in VersionFolder(tmp_path).versions("job")] == [1]
     # As large as a version, and nobody's
     assert [n for n in names(tmp_path) if n.startswith(".job")] == []
     # The next run takes nothing of what was left.
@@ -164,7 +163,7 @@ def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.5,))
     errors = put(tmp_path, 1, parts, layout, [0, 1], "s")
     assert all(isinstance(e, CheckpointError) for e in errors) and "rank 1" in str(errors[0])
-    assert VersionFolder(tmp_path).manifests("job") == ()
+    assert VersionFolder(tmp_path).versions("job") == ()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_a_rank_that_cannot_write_keeps_nobody_waiting(
     assert all(isinstance(error, CheckpointError) for error in errors)
     assert "Input/output error" in str(errors[which])
     assert not which or f"rank {which} could not write" in str(errors[0])
-    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
+    assert [m.version for m in VersionFolder(tmp_path).versions("job")] == [1]
     assert [n for n in names(tmp_path) if n.startswith(".job") and "spare" not in n] == []
 
 

@@ -18,7 +18,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.file_names import check_job, parse_name
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.format.manifest import SUFFIX, NewVersion
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 PIECE = 65536
@@ -47,7 +47,7 @@ def swept(folder: VersionFolder, older_than_s: float = 0) -> int:
 
 
 def versions(folder: VersionFolder, job: str = "job") -> list[int]:
-    return [m.version for m in folder.manifests(job)]
+    return [m.version for m in folder.versions(job)]
 
 
 @settings(max_examples=25)
@@ -95,9 +95,7 @@ SIZES = [1, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 5000, 20 
 
 @settings(max_examples=examples(160))
 @given(
-    st.sampled_from(SIZES) | st.integers(1, 3 * PIECE),
-    st.booleans(),
-    st.sampled_from([0, 1, 512]),
+    st.sampled_from(SIZES) | st.integers(1, 3 * PIECE), st.booleans(), st.sampled_from([0, 1, 512])
 )
 @example(4097, True, 1)
 @example(2 * PIECE + 5000, False, 512)
@@ -115,18 +113,16 @@ def test_any_size_at_any_address(
 
 def test_other_numbers_than_bytes(tmp_path: Path) -> None:
     data = noise(4000)
-    VersionFolder(tmp_path).write(
-        memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data)
-    )
+    new = NewVersion(memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data))
+    VersionFolder(tmp_path).write(new)
     assert verify(tmp_path / "job-000000000001.pt")
 
 
 def test_an_image_that_is_not_filled_to_its_end(tmp_path: Path) -> None:
     data = noise(2 * PIECE)
     with pytest.raises(ValueError, match="filled"):
-        VersionFolder(tmp_path).write(
-            memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data)
-        )
+        new = NewVersion(memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data))
+        VersionFolder(tmp_path).write(new)
     assert not names(tmp_path)
 
 
@@ -141,7 +137,7 @@ def test_bytes_are_written_only_when_they_are_final(tmp_path: Path) -> None:
             time.sleep(0.001)
 
     folder = VersionFolder(tmp_path)
-    folder.write(memoryview(data), "job", 1, fill(), lambda: manifest_of(wanted))
+    folder.write(NewVersion(memoryview(data), "job", 1, fill(), lambda: manifest_of(wanted)))
     verify(folder.file("job", 1))
 
 
@@ -162,7 +158,7 @@ def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
     assert versions(folder) == [1]
 
 
-@pytest.mark.parametrize("question", ["manifests", "damaged"])
+@pytest.mark.parametrize("question", ["versions", "damaged"])
 def test_a_version_that_is_being_removed_is_no_damaged_one(
     question: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +169,7 @@ def test_a_version_that_is_being_removed_is_no_damaged_one(
     timer = threading.Timer(0.02, path.unlink)
     timer.start()
     assert [found.version for found in getattr(folder, question)("job")] == (
-        [1] if question == "manifests" else []
+        [1] if question == "versions" else []
     )
     assert caplog.text == ""
     timer.join()
@@ -281,9 +277,9 @@ def test_what_claims_a_version_and_is_no_file_is_damaged(tmp_path: Path) -> None
     (tmp_path / "a-000000000003.pt").symlink_to(tmp_path / "elsewhere.pt")
     found = {f.version: f.problem for f in folder.found("a")}
     assert (
-        "a folder in place" in found[1]
-        and "a pipe in place" in found[2]
-        and "a symbolic link in place" in found[3]
+        "a folder instead of a file" in found[1]
+        and "a pipe instead of a file" in found[2]
+        and "a symbolic link instead of a file" in found[3]
     )
     assert [d.version for d in folder.damaged("a")] == [3, 2, 1]
 

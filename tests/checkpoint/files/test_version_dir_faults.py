@@ -46,7 +46,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
     """What must hold after every kill."""
     folder = VersionFolder(path)
-    listed = folder.manifests("job")
+    listed = folder.versions("job")
     for manifest in listed:
         # A listed one is whole, whether it was acknowledged or not.
         verify(folder.file("job", manifest.version), manifest)
@@ -108,8 +108,7 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
     def check() -> None:
         """At each moment the one or the other is complete."""
         listed = {
-            m.version: verify(folder.file("job", m.version), m).crcs
-            for m in folder.manifests("job")
+            m.version: verify(folder.file("job", m.version), m).crcs for m in folder.versions("job")
         }
         assert listed == {
             v: manifest_of(noise(size, s)).crcs for v, s in ((2, 102), (3, 3 if new else 103))
@@ -135,7 +134,7 @@ def test_a_writer_killed_while_it_replaces_and_no_one_cleans_up(tmp_path: Path, 
     for _ in range(2):
         assert killed_writer(tmp_path, label, 3, 1, size) == []
         assert [
-            verify(folder.file("job", m.version), m).version for m in folder.manifests("job")
+            verify(folder.file("job", m.version), m).version for m in folder.versions("job")
         ] == [3]
     folder.delete("job", 3)
     assert folder.found() == ()
@@ -267,26 +266,19 @@ def must_fail(folder: VersionFolder, version: int = 2, match: str = "cannot be w
     with pytest.raises(CheckpointError, match=match):
         write_to_folder(folder, aligned(data), manifest_of(data, version=version))
     verify(folder.file("job", 1), manifest_of(noise(6 * PIECE + 77, 1)))
-    assert [m.version for m in folder.manifests("job")] == [1]
+    assert [m.version for m in folder.versions("job")] == [1]
     if version != 1:
         assert names(folder.path) == before, "something was left"
 
 
-# How often a write of a version makes them: data and record, and the folder is synchronised for
+# How often a write of a version makes them: data and record, and the folder is synchronized for
 # each of three names.
 CALLS = {"pwrite": 8, "fsync": 5, "ftruncate": 2, "replace": 3}
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize(
-    "number",
-    [
-        errno.ENOSPC,
-        errno.EIO,
-    ],
-)
-@pytest.mark.parametrize(
-    ("call", "nth"),
-    [(call, nth) for call, times in CALLS.items() for nth in range(1, times + 1)],
+    ("call", "nth"), [(call, nth) for call, times in CALLS.items() for nth in range(1, times + 1)]
 )
 def test_calls_that_fail(
     folder: VersionFolder, monkeypatch: pytest.MonkeyPatch, call: str, number: int, nth: int
@@ -330,7 +322,7 @@ def a_third_version_fails(disk: Path) -> None:
     data = noise(6 * PIECE, 3)
     with pytest.raises(CheckpointError, match="No space left"):
         write_to_folder(folder, data, manifest_of(data, version=3))
-    assert [m.version for m in folder.manifests("job")] == [2, 1]
+    assert [m.version for m in folder.versions("job")] == [2, 1]
     assert len(names(disk)) == 4
     for version in (1, 2):
         verify(folder.file("job", version))
@@ -434,10 +426,10 @@ def test_cut_anywhere(tmp_path: Path) -> None:
         for length in range(len(whole)):
             victim.write_bytes(whole[:length])
             is_refused(folder, path)
-            assert folder.manifests("job") == ()
+            assert folder.versions("job") == ()
         victim.write_bytes(whole + b"\0")
         is_refused(folder, path)
-        assert folder.manifests("job") == ()
+        assert folder.versions("job") == ()
         victim.write_bytes(whole)
         verify(path)
 
@@ -469,7 +461,7 @@ def test_one_flipped_bit_in_a_record(tmp_path: Path) -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         record.write_bytes(damaged)
         is_refused(folder, path)
-        assert not folder.manifests("job")
+        assert not folder.versions("job")
 
 
 def test_all_damaged_places_are_named(tmp_path: Path) -> None:

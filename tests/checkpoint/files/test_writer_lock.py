@@ -21,13 +21,11 @@ from support.checkpoint.memory_nodes import put as node_put
 from support.checkpoint.memory_nodes import tier as node_tier
 from support.lock_holder import holder
 
+from deepvm.checkpoint.files import version_dir
 from deepvm.checkpoint.files import version_dir as folder_module
-from deepvm.checkpoint.files import writer_lock
 from deepvm.checkpoint.files.commit_record import UPCOMING, settle, verify
-from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, WriterLock
-from deepvm.checkpoint.format.manifest import SUFFIX
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.files.version_dir import NODE, WRITERS, VersionFolder, WriterLock
+from deepvm.checkpoint.format.manifest import SUFFIX, Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
 
@@ -98,7 +96,7 @@ class TestLocks:
     def test_who_clears_up_for_long_stops_nobody(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(writer_lock, "_LIMIT_S", 0.05)
+        monkeypatch.setattr(version_dir, "_WRITERS_LIMIT_S", 0.05)
         with holder(tmp_path / WRITERS, "alone") as process:
             tier = FileTier(tmp_path)
             assert put(tier, 1) == [level_of(tier)]
@@ -129,7 +127,7 @@ class TestSweeping:
             for version in (1, 2):  # in the place of another one, and new
                 assert put(tier, version, seed=9) == [level_of(tier)]
         assert len(starts) == 2
-        assert [verify(tier.folder.file("job", v)).version for v in (1, 2)] == [1, 2]
+        assert [verify(tier.file("job", v)).version for v in (1, 2)] == [1, 2]
         tier.close()
 
     def test_what_a_killed_trainer_left_goes_when_the_node_starts(self, tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_two_writers_of_one_number(
             return
         patch.undo()
         if other == "begins":
-            settle(tier.folder.file("job", 1))
+            settle(tier.file("job", 1))
         else:
             put(second, 1, seed=3)
 
@@ -230,7 +228,7 @@ def test_two_writers_of_one_number(
         assert put(tier, 1, seed=2) == [level_of(tier)]
     # The last to give its file the name
     stays = 3 if (label, other) == ("replaced.before-rename", "ends") else 2
-    assert verify(tier.folder.file("job", 1)).crcs == manifest_of(noise(1000, stays)).crcs
+    assert verify(tier.file("job", 1)).crcs == manifest_of(noise(1000, stays)).crcs
     assert [m.version for m in tier.versions("job")] == [1]
     assert names(tmp_path) == ["job-000000000001.pt", "job-000000000001.pt.json"]
     tier.close()

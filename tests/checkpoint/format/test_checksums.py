@@ -39,7 +39,7 @@ def test_a_zip_file_gets_its_checksums(records: tuple[int, ...], chunk_bytes: in
     crcs: list[int] = []
     last = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checksums, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(checksums, "STEP_BYTES", chunk_bytes)
         for end in seal(other.image, other.layout, crcs):
             assert last < end <= len(other.image)
             assert bytes(other.image[:end]) == once[:end]
@@ -52,7 +52,7 @@ def test_a_checksum_over_the_border_of_two_chunks(monkeypatch: pytest.MonkeyPatc
     data = noise(40)
     layout = Layout(40, ((Segment(0, 40),),), (ChecksumField(18, 0, 18), ChecksumField(36, 22, 14)))
     for chunk_bytes in range(1, 41):
-        monkeypatch.setattr(checksums, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(checksums, "STEP_BYTES", chunk_bytes)
         image = bytearray(data)
         seen = [bytes(image[:end]) for end in seal(memoryview(image), layout)]
         assert all(bytes(image).startswith(part) for part in seen)

@@ -58,6 +58,7 @@ def test_a_version_holds_the_numbers_of_one_step(tmp_path: Path) -> None:
 
 def test_a_slow_tier_costs_no_more_memory_than_the_slots() -> None:
     tier = Slow()
+    before = threading.active_count()
     optimizer, saver = simple(tier, every=1)
     for _ in range(10):
         optimizer.step()
@@ -67,7 +68,7 @@ def test_a_slow_tier_costs_no_more_memory_than_the_slots() -> None:
     assert saver.save(block=True).remote_done.result(0) == 10
     saver.close()
     assert tier.taken == [1, 2, 10]
-    assert threading.active_count() < 20
+    assert threading.active_count() <= before + 4
 
 
 def test_several_ranks_are_told() -> None:

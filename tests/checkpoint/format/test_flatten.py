@@ -39,7 +39,7 @@ def test_conjugate_and_negative_views_are_saved_with_the_values_that_they_show(
     assert flatten(tree).structure != flatten({**tree, "conjugate": values}).structure
 
 
-def quantised() -> Any:
+def quantized() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
@@ -54,10 +54,10 @@ def quantised() -> Any:
             lambda: torch.empty(2, device="meta"),
             ("on the device meta", "to_empty", "persistent=False"),
         ),
-        (quantised, ("torch.qint8", ".int_repr()")),
+        (quantized, ("torch.qint8", ".int_repr()")),
         (lambda: torch._efficientzerotensor((3,)), ("zeros without memory", "torch.zeros(...)")),
     ],
-    ids=["coo", "csr", "meta", "quantised", "zeros"],
+    ids=["coo", "csr", "meta", "quantized", "zeros"],
 )
 def test_what_cannot_be_saved_is_named_with_a_next_step(
     make: Any, words: tuple[str, ...], tmp_path: Path

@@ -25,7 +25,7 @@ from support.checkpoint.zip_images import write  # noqa: E402
 from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten, map_leaves  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.format.manifest import Level, Shard  # noqa: E402
 from deepvm.checkpoint.format.tensor_bytes import as_bytes  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402

@@ -19,7 +19,7 @@ from support.checkpoint.loaders import EPOCHS, KINDS, Items, noise, step  # noqa
 from torch.utils.data import DataLoader  # noqa: E402
 
 from deepvm.checkpoint.integrations.accelerate import AccelerateState  # noqa: E402
-from deepvm.checkpoint.integrations.prepared_loader import iterate_through, prepared  # noqa: E402
+from deepvm.checkpoint.integrations.session import iterate_through, prepared  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")]

@@ -24,8 +24,8 @@ from support.effort import THOROUGH
 from support.pages import text_of
 from support.places import ROOT
 
+from deepvm.lab.certify.attempt import Subject
 from deepvm.lab.certify.certifier import Certificate, certify
-from deepvm.lab.certify.subject import Subject
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

@@ -16,12 +16,7 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.cut_loaders import WORKERS, check, cut, resumed, seed  # noqa: E402
 from support.checkpoint.loaders import KINDS, Items, Remembering, plain  # noqa: E402
-from torch.utils.data import (  # noqa: E402
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset  # noqa: E402
 
 from deepvm.checkpoint import ResumableLoader  # noqa: E402
 from deepvm.checkpoint.loading import resumable_loader  # noqa: E402
@@ -193,7 +188,7 @@ def test_other_ranks_go_on_where_all_were() -> None:
     state = first.state_dict()
     second = ResumableLoader(DataLoader(range(40), 2))  # type: ignore[arg-type]
     patch = pytest.MonkeyPatch()
-    patch.setattr(resumable_loader, "_world", lambda: 3)
+    patch.setattr(resumable_loader, "world_size", lambda: 3)
     second.load_state_dict(state)
     patch.undo()
     assert second.batch == 2 and next(iter(second)).tolist() == [4, 5]
@@ -204,7 +199,7 @@ def test_more_ranks_go_on_with_the_samples_that_are_left_and_their_own_random_nu
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rank_of(rank: int, world: int, size: int) -> ResumableLoader:
-        monkeypatch.setattr(resumable_loader, "_world", lambda: world)
+        monkeypatch.setattr(resumable_loader, "world_size", lambda: world)
         torch.manual_seed(100 + rank)
         data = TensorDataset(torch.arange(64))
         return ResumableLoader(

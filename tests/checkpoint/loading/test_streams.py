@@ -22,7 +22,7 @@ from support.checkpoint.cut_loaders import WORKERS, check, seed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
-from deepvm.checkpoint.loading.streams import digest  # noqa: E402
+from deepvm.checkpoint.loading.resumable_loader import digest  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 pytestmark = [
@@ -299,7 +299,7 @@ def test_a_stream_of_another_number_of_ranks_is_reported(
     loader = ResumableLoader(DataLoader(Counting(), 2))
     next(iter(loader))
     state = loader.state_dict()
-    monkeypatch.setattr(resumable_loader, "_world", lambda: 2)
+    monkeypatch.setattr(resumable_loader, "world_size", lambda: 2)
     with caplog.at_level(logging.WARNING):
         ResumableLoader(DataLoader(Counting(), 2)).load_state_dict(state)
     assert "ranks: 1, batch size: 2; now with workers: 0, ranks: 2" in caplog.text

@@ -136,7 +136,7 @@ def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path, nodes: int) 
     found = told(tmp_path, "train")
     assert (found["version"], found["same"]) == (3, True)
     for job in ["one"] if nodes == 1 else ["one.part-1-of-2", "one.part-2-of-2"]:
-        assert [m.version for m in VersionFolder(kept).manifests(job)][:2] == [3, 2]
+        assert [m.version for m in VersionFolder(kept).versions(job)][:2] == [3, 2]
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     assert other["victim"] == [1] and other["victim_same"]
     assert "ended or died" in other["to_the_dead"]
     kept = VersionFolder(tmp_path / "kept")
-    assert [m.version for m in kept.manifests("victim")] == [1]
+    assert [m.version for m in kept.versions("victim")] == [1]
     verify(kept.file("victim", 1))
     assert kept.file("victim", 1).read_bytes() == noise(24 * MIB, 1)
 

@@ -265,7 +265,7 @@ def test_ranges_are_sets_of_bytes(
     assert {x for a, b in ranges.missing(segments) for x in range(a, b)} == inside - model
 
 
-def test_neighbours_are_joined() -> None:
+def test_neighbors_are_joined() -> None:
     assert runs([Segment(10, 5), Segment(0, 10), Segment(20, 1)]) == (
         Segment(0, 15),
         Segment(20, 1),

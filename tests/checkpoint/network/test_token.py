@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from support.checkpoint.memory_nodes import TOKEN, make_image, make_layout, put, running, tier
 
 from deepvm.checkpoint.files.file_names import part_job
-from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.network.client import Link, node_status
+from deepvm.checkpoint.format.manifest import Level
+from deepvm.checkpoint.network.client import (
+    Link,
+    Token,
+    node_status,
+    read_token,
+    token_from_environment,
+)
 from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, RequestRefused
-from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, RequestError
 
@@ -66,7 +71,7 @@ class TestJobs:
                 assert both.versions(job) == (manifest,)
                 assert to.damaged(job) == ()
             (other,) = two.versions("two")
-            path = node.store.folder.file("two", 1)  # type: ignore[union-attr]
+            path = node.store.file("two", 1)  # type: ignore[union-attr]
             before = path.read_bytes()
             forbidden: list[Callable[[], object]] = [
                 lambda: one.versions("two"),

@@ -26,8 +26,8 @@ from support.checkpoint.memory_nodes import (
 from support.pace import soon
 
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network import ack_poller
+from deepvm.checkpoint.format.manifest import Level, Shard
+from deepvm.checkpoint.network import client
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import version_registry
@@ -79,7 +79,7 @@ def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, node_disk: NodeD
 def test_one_rank_alone_is_not_told_of_the_other_ranks_earlier_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ack_poller, "_POLL_S", 0.2)
+    monkeypatch.setattr(client, "_POLL_S", 0.2)
     layout = make_layout(100_000, world=2)
     with running() as node:
         tiers = [tier(node), tier(node)]

@@ -39,9 +39,9 @@ from support.places import TESTS
 
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format import shard as shard_module
+from deepvm.checkpoint.format import manifest as shard_module
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, Shard
 from deepvm.checkpoint.network.protocol import Channel, Kind, introduce
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -343,7 +343,7 @@ def test_the_term_signal_drains_the_queue(tmp_path: Path) -> None:
         assert node.end(signal.SIGTERM) == 0
         to.close()
     assert (
-        {m.version for m in VersionFolder(node.persist).manifests("job")}
+        {m.version for m in VersionFolder(node.persist).versions("job")}
         == set(remote)
         == {1, 2, 3, 4}
     )

@@ -31,9 +31,9 @@ from support.effort import examples
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format import checksums, crc_combine
+from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment, runs
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, Shard
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node import version_registry as rules
 from deepvm.checkpoint.node.flusher import GivenUpError, PartialVersion
@@ -46,7 +46,7 @@ from deepvm.errors import CheckpointError
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
-    monkeypatch.setattr(checksums, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(checksums, "STEP_BYTES", 4096)
     monkeypatch.setattr(durable_write, "PIECE", 8192)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
     # Under load the test must see what is written before it goes
@@ -69,12 +69,9 @@ def test_what_is_final_does_not_change(
 
     With short chunks sums lie across them.
     """
-    with (
-        mock.patch.object(checksums, "CHUNK_BYTES", chunk),
-        pytest.MonkeyPatch.context() as changed,
-    ):
+    with mock.patch.object(checksums, "STEP_BYTES", chunk), pytest.MonkeyPatch.context() as changed:
         if not combines:
-            changed.setattr(crc_combine, "_combine", None)
+            changed.setattr(checksums, "_combine", None)
         look_while_it_comes(size, world, records, order)
 
 
@@ -322,11 +319,11 @@ def test_a_disk_that_fails_early_may_work_later(
     monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.01)
     write, tried = VersionFolder.write, []
 
-    def full(self: VersionFolder, *arguments: Any) -> Path:
+    def full(self: VersionFolder, *arguments: Any) -> None:
         tried.append(1)
         if len(tried) == 1:
             raise CheckpointError("no space left on device")
-        return write(self, *arguments)
+        write(self, *arguments)
 
     monkeypatch.setattr(VersionFolder, "write", full)
     with running(64 * MIB, tmp_path / "kept") as node:

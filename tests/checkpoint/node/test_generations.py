@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.checkpoint.memory_nodes import MIB, Peer, make_image, make_layout, put, running, tier
 
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.errors import CheckpointError

@@ -34,8 +34,7 @@ from support.checkpoint.memory_nodes import (
 )
 
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import CommitRecord, Level
 from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Channel, Kind, RequestRefused, admit, introduce

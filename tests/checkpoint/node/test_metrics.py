@@ -26,11 +26,10 @@ from support.checkpoint.memory_nodes import (
     until,
 )
 
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.network.endpoint import Address
-from deepvm.checkpoint.node import metrics_server
-from deepvm.checkpoint.node.metrics_text import CONTENT_TYPE, metrics_text
-from deepvm.checkpoint.node.server import Node, NodeSettings
+from deepvm.checkpoint.node import server
+from deepvm.checkpoint.node.server import CONTENT_TYPE, Node, NodeSettings, metrics_text
 from deepvm.errors import CheckpointError
 
 LINE = re.compile(
@@ -166,7 +165,7 @@ def test_other_paths_and_methods() -> None:
 
 
 def test_silent_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 60.0)
+    monkeypatch.setattr(server._Handler, "timeout", 60.0)
     layout = make_layout(MIB)
     with running(metrics=HERE) as node:
         place, before = address_of(node), threading.active_count()
@@ -176,7 +175,7 @@ def test_silent_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.01)  # what comes faster than it is accepted is tried again a second later
         strangers[-1].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert read(place)["versions_complete_total", ""] == 0
-        assert until(lambda: threading.active_count() <= before + metrics_server._MOST + 1)
+        assert until(lambda: threading.active_count() <= before + server._MOST + 1)
         sender = tier(node)
         put(sender, 1, layout, make_image(layout, 1))
         assert read(place)["versions_complete_total", ""] == 1
@@ -189,14 +188,14 @@ def test_a_stranger_is_waited_for_a_while_only() -> None:
     with running(metrics=HERE) as node:
         place = address_of(node)
         with socket.create_connection((place.host, place.port)) as stranger:
-            metrics_server._Handler.timeout, usual = 0.1, metrics_server._Handler.timeout
+            server._Handler.timeout, usual = 0.1, server._Handler.timeout
             try:
                 with socket.create_connection((place.host, place.port)) as other:
                     begin = time.monotonic()
                     other.settimeout(10)
                     assert other.recv(10) == b"" and time.monotonic() - begin < 5
             finally:
-                metrics_server._Handler.timeout = usual
+                server._Handler.timeout = usual
             stranger.close()
 
 

@@ -28,7 +28,7 @@ from support.checkpoint.memory_nodes import (
     until,
 )
 
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.memory_nodes import (
     KERNEL_BYTES,

@@ -11,7 +11,7 @@ from support.checkpoint.memory_nodes import make_layout, raw_sender, running, un
 
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind, RequestRefused
-from deepvm.checkpoint.node.refusals import Refusals
+from deepvm.checkpoint.node.connection import Refusals
 from deepvm.errors import CheckpointError
 
 

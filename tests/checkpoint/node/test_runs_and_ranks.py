@@ -24,9 +24,9 @@ from support.checkpoint.memory_nodes import (
 
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import runs
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, Shard
 from deepvm.checkpoint.network.protocol import Kind, RequestRefused
-from deepvm.checkpoint.node.eviction import VersionMemory
+from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.errors import CheckpointError, TierBusyError
 
 
@@ -213,7 +213,7 @@ def test_put_returns_before_the_other_ranks_and_is_told_later() -> None:
 
 def test_all_ranks_skip_the_same_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = make_layout(MIB, 2)
-    monkeypatch.setattr(VersionMemory, "_slot", lambda *_: None)
+    monkeypatch.setattr(VersionRegistry, "_slot", lambda *_: None)
     with running() as node:
         tiers = [tier(node), tier(node)]
         with pytest.raises(TierBusyError):
@@ -264,14 +264,12 @@ def test_a_run_that_starts_again_from_an_earlier_version(tmp_path: Path) -> None
             for version in versions:
                 image = make_image(layout, version + len(session))
                 assert put(to, version, layout, image).wait(Level.DURABLE)
-                assert version in [
-                    m.version for m in VersionFolder(tmp_path / "p").manifests("job")
-                ]
+                assert version in [m.version for m in VersionFolder(tmp_path / "p").versions("job")]
             to.close()
         to = tier(node, "three")
         assert until(
             lambda: (
-                {m.version for m in VersionFolder(tmp_path / "p").manifests("job")} == {30, 20, 7}
+                {m.version for m in VersionFolder(tmp_path / "p").versions("job")} == {30, 20, 7}
             )
         )
         manifest = next(m for m in to.versions("job") if m.version == 20)

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.checkpoint.state_machine import CLOCK, KEEP, MemoryOnly, OneRank, Protocol, ThreeRanks
 
-from deepvm.checkpoint.format import checksums as image
+from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node import version_registry as rules
-from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
@@ -25,7 +24,7 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
     monkeypatch.setattr(flusher, "time", CLOCK)
-    monkeypatch.setattr(image, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(checksums, "STEP_BYTES", 300)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
     # No machine crashes here, and most time would go there
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -64,7 +63,7 @@ def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> 
 
 
 def unpinned(
-    self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None
+    self: VersionRegistry, limit_s: float, resting: Container[str], early_bytes: int | None
 ) -> object:
     version = next_flush(self, limit_s, resting, early_bytes)
     if version is not None and version.state is State.RECEIVING:
@@ -86,14 +85,14 @@ def said_too_soon(self: Flusher, version: Version, final: Iterable[int]) -> None
             raise
 
 
-def always_flushed(self: VersionMemory, here: Job, size: int) -> object:
+def always_flushed(self: VersionRegistry, here: Job, size: int) -> object:
     for job in self.jobs.values():
         for version in job.complete.values():
             version.flushed = True
     return take(self, here, size)
 
 
-settle, take, next_flush = VersionRegistry.settle, VersionMemory._slot, VersionMemory.next_flush
+settle, take, next_flush = VersionRegistry.settle, VersionRegistry._slot, VersionRegistry.next_flush
 forget, write_to_store = Version.forget, Flusher._put
 MUTATIONS = {
     "a commit counts with bytes missing": (Version, "missing", lambda self, rank: iter(())),
@@ -113,10 +112,10 @@ MUTATIONS = {
         "save_again",
         lambda self, number: None,
     ),
-    "a slot that is written early is used again": (VersionMemory, "next_flush", unpinned),
+    "a slot that is written early is used again": (VersionRegistry, "next_flush", unpinned),
     "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
     "what failed early is on the disk": (Flusher, "_put", said_too_soon),
-    "what is not on the disk goes": (VersionMemory, "_slot", always_flushed),
+    "what is not on the disk goes": (VersionRegistry, "_slot", always_flushed),
 }
 
 

@@ -176,8 +176,9 @@ def test_without_waiting_for_events_that_test_fails(
     monkeypatch.setattr(host_buffer, "GROUP_BYTES", 2**19)
     monkeypatch.setattr(SnapshotCopy, "__init__", noted)
     monkeypatch.setattr(Now, "wait_event", sometimes)
-    found = fill_and_save(tmp_path, kind(Late()))
-    assert any(values != {version} for version, values in found.items())
+    # A busy machine may once copy in time by chance
+    tries = (fill_and_save(tmp_path / str(n), kind(Late())) for n in range(5))
+    assert any(values != {v} for found in tries for v, values in found.items())
 
 
 def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.MonkeyPatch) -> None:

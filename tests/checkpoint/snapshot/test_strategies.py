@@ -193,7 +193,7 @@ def test_d_killed_anywhere_keeps_what_it_acknowledged(label: str, mappable: Path
     )
     assert ended.returncode == -signal.SIGKILL and ended.stdout.split() == ["1"], ended.stderr
     folder = VersionFolder(mappable)
-    assert [m.version for m in folder.manifests("job")] == [1]
+    assert [m.version for m in folder.versions("job")] == [1]
     verify(folder.file("job", 1))
     assert folder.leftovers() or label == "record.before-rename"  # hidden, for `ckpt gc`
     _, saver = small(mappable, strategy="D")

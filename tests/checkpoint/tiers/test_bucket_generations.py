@@ -21,11 +21,13 @@ from support.checkpoint.images import noise, plain_shard
 from support.checkpoint.object_store import BUCKET, Store, running
 from support.effort import sampled
 
-from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.tiers import ledger
-from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile, StaleError
+from deepvm.checkpoint.format.manifest import Level
+from deepvm.checkpoint.tiers import object_store
+from deepvm.checkpoint.tiers.object_store import Ledger, LedgerFile, StaleError
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError
+
+pytestmark = pytest.mark.xdist_group("object store")  # one process starts the server, once
 
 BIG = 1000
 _MOST_REQUESTS = 60
@@ -331,7 +333,7 @@ def test_a_ledger_is_read_as_it_was_written() -> None:
 
 
 def test_many_writers_lose_no_entry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "_TRIES", 200)
+    monkeypatch.setattr(object_store, "_TRIES", 200)
     files = [tier(store).ledger("job") for _ in range(4)]
     files[0].begin(1)
 

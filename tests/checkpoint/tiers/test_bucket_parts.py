@@ -18,10 +18,12 @@ from support.effort import THOROUGH
 from support.places import TESTS
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers import bucket_parts
+from deepvm.checkpoint.format.manifest import Level, Shard
+from deepvm.checkpoint.tiers import checkpoint_store
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError, DamagedError, TierBusyError
+
+pytestmark = pytest.mark.xdist_group("object store")  # one process starts the server, once
 
 SIZE = 30_000
 
@@ -84,7 +86,8 @@ def complete(store: Store, folder: Path) -> dict[int, bytes]:
 def hidden(store: Store) -> list[str]:
     """What is left of parts: objects, and uploads that were not completed."""
     bucket = S3Tier(BUCKET, "run", endpoint=store.url)._bucket
-    return [*bucket.sizes("run/.parts/"), *(name for name, _ in bucket.unfinished("run/"))]
+    uploads = bucket._list("list_multipart_uploads", "Uploads", "run/")
+    return [*bucket.sizes("run/.parts/"), *(row["Key"] for row in uploads)]
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -119,7 +122,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     first, parts = joint_images(layout, 1)
     run.put(1, parts, layout, [0, 1])
     with monkeypatch.context() as patch:
-        patch.setattr(bucket_parts, "LIMIT_S", 0.3)
+        patch.setattr(checkpoint_store, "LIMIT_S", 0.3)
         (error,) = run.put(2, parts, layout, [1 - missing])
     assert isinstance(error, CheckpointError) and "in time" in str(error)
     assert complete(store, tmp_path) == {1: first} and hidden(store) == []
@@ -170,9 +173,9 @@ def test_generations(store: Store, tmp_path: Path) -> None:
     whole, parts = joint_images(layout, 1)
     old, new = Run(store, "old", epoch=1), Run(store, "new", epoch=2)
     assert all("generation 1 is over" in str(found) for found in old.put(1, parts, layout, [0, 1]))
-    sent = new.tiers[1]._parts.name(Shard("job", 1, 1, layout, memoryview(parts[1])), 1, 2)
-    new.tiers[1]._parts.send(Shard("job", 1, 1, layout, memoryview(parts[1])), sent)
-    old.tiers[0]._parts.clear("job", 1)
+    sent = new.tiers[1]._part_name(Shard("job", 1, 1, layout, memoryview(parts[1])), 1, 2)
+    new.tiers[1]._send_part(Shard("job", 1, 1, layout, memoryview(parts[1])), sent)
+    old.tiers[0]._clear_parts("job", 1)
     assert hidden(store) == [sent]
     assert new.put(1, parts, layout, [0, 1]) == [[Level.DURABLE]] * 2
     assert complete(store, tmp_path) == {1: whole} and hidden(store) == []
@@ -187,7 +190,7 @@ CHILD = """
 import sys
 from support.checkpoint.images import joint_images
 from test_bucket_parts import layout_of
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.tiers.s3 import S3Tier
 rank = int(sys.argv[3])
 layout = layout_of(2)
@@ -257,7 +260,7 @@ def test_a_rank_that_is_killed_at_any_request(
             == [[Level.DURABLE]] * 2
         )
         with monkeypatch.context() as patch:
-            patch.setattr(bucket_parts, "LIMIT_S", 2.0)
+            patch.setattr(checkpoint_store, "LIMIT_S", 2.0)
             was_killed, got = killed_with(store, rank, after, run)
         found = complete(store, tmp_path / str(after))
         assert found[1] == first and found.get(2, second) == second

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from support.checkpoint.cloud_stores import CHANGES, CloudStore
 from support.checkpoint.images import joint_images, joint_layout, noise, plain_shard
@@ -24,14 +25,12 @@ from support.checkpoint.memory_nodes import make_image, make_layout, running
 from support.checkpoint.memory_nodes import put as put_on_node
 from support.checkpoint.memory_nodes import tier as node_tier
 
-from deepvm.checkpoint.files.file_names import labelled_name, new_label
+from deepvm.checkpoint.files.file_names import labeled_name, new_label
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers import checkpoint_store, cloud, cloud_objects
-from deepvm.checkpoint.tiers.cloud import CloudTier
-from deepvm.checkpoint.tiers.cloud_objects import CloudObjects
-from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile, StaleError
+from deepvm.checkpoint.format.manifest import SUFFIX, Level, NewVersion, Shard
+from deepvm.checkpoint.tiers import checkpoint_store, cloud
+from deepvm.checkpoint.tiers.cloud import CloudObjects, CloudTier
+from deepvm.checkpoint.tiers.object_store import Ledger, LedgerFile, StaleError
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
 from deepvm.cli.main import main
 from deepvm.errors import CheckpointError, MissingExtraError, RequestError
@@ -409,7 +408,7 @@ def as_gs(monkeypatch: pytest.MonkeyPatch) -> CloudStore:
     """``gs://bucket/run`` by the registry, without Google's library."""
     store = CloudStore()
     monkeypatch.setattr(cloud, "_LIBRARIES", {"gs": "fsspec", "az": "no_such_library"})
-    monkeypatch.setattr(cloud, "_file_system", lambda scheme: store)
+    monkeypatch.setattr(fsspec, "filesystem", lambda scheme, **_: store)
     store.root = "bucket/run"
     store._fs.store.clear()
     return store
@@ -491,7 +490,7 @@ def test_names_of_objects_are_those_of_generations(store: CloudStore) -> None:
     put(tier, 3, 3)
     (name,) = (n for n in store.names() if n.endswith(".pt"))
     label = name.split(".")[1]
-    assert label.startswith("g000000007-") and name == labelled_name("job", 3, label)
+    assert label.startswith("g000000007-") and name == labeled_name("job", 3, label)
     assert name + SUFFIX in store.names()
 
 
@@ -499,7 +498,7 @@ def test_the_adapters_need_nothing_but_what_fsspec_has() -> None:
     """Each method that is called exists in fsspec's interface, so gcsfs and adlfs have it."""
     from fsspec import AbstractFileSystem
 
-    called = set(re.findall(r"\bfs\.(\w+)\(", Path(cloud_objects.__file__).read_text()))
+    called = set(re.findall(r"\bfs\.(\w+)\(", Path(cloud.__file__).read_text()))
     assert called == {
         "ls",
         "cat_file",
@@ -586,10 +585,11 @@ def the_entry_comes_first(patch: pytest.MonkeyPatch) -> None:
     write = CloudTier.write
     labels: list[str] = []
 
-    def hasty(self: CloudTier, image: memoryview, job: str, version: int, *others: Any) -> None:
-        labels.append(new_label(self._epochs.get(job) or 0))
-        self.ledger(job).add(str(version), labels[-1], self._epochs.get(job))
-        write(self, image, job, version, *others)
+    def hasty(self: CloudTier, new: NewVersion) -> None:
+        epoch = self._epochs.get(new.job)
+        labels.append(new_label(epoch or 0))
+        self.ledger(new.job).add(str(new.version), labels[-1], epoch)
+        write(self, new)
 
     patch.setattr(checkpoint_store, "new_label", lambda epoch: labels[-1])
     patch.setattr(CloudTier, "write", hasty)

@@ -28,9 +28,12 @@ from support.checkpoint.memory_nodes import (
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
-from deepvm.checkpoint.network import ack_poller  # noqa: E402
+from deepvm.checkpoint.format.manifest import (  # noqa: E402
+    CommitRecord,  # noqa: E402
+    Level,
+    Shard,
+)
+from deepvm.checkpoint.network import client  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
@@ -238,7 +241,7 @@ def test_a_version_that_the_node_gives_up() -> None:
 
 
 def test_a_level_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ack_poller, "_POLL_S", 0.2)
+    monkeypatch.setattr(client, "_POLL_S", 0.2)
     with running() as node:
         to = tier(node, await_s=0.2)
         _, reasons = lost(to.put, world=2)

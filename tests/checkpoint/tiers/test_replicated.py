@@ -37,7 +37,7 @@ from support.checkpoint.memory_nodes import (
 )
 from support.checkpoint.replicas import Machine, holders, machines, mirrored, put, read
 
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, Shard
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import Reservation
 from deepvm.checkpoint.tiers import base, replicated
@@ -317,7 +317,7 @@ def test_two_names_of_one_node_that_are_asked_at_once_are_one_copy(
     def late(node: TcpTier) -> None:
         if node is nodes[1 - first]:
             asked.wait(0.3)
-        greet(node)
+        return greet(node)
 
     monkeypatch.setattr(TcpTier, "greet", late)
     with machines(1) as places:

@@ -17,7 +17,7 @@ from support.checkpoint.object_store import BUCKET
 from support.checkpoint.object_store import running as bucket_running
 from support.checkpoint.replicas import Machine, machines, mirrored, put
 
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.striped import StripedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier

@@ -18,12 +18,12 @@ from support.checkpoint.object_store import BUCKET, Store, running
 from support.places import TESTS
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
-from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.tiers import bucket, checkpoint_store, object_store
-from deepvm.checkpoint.tiers.bucket import checksum
-from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Level, NewVersion
+from deepvm.checkpoint.tiers import base, object_store, s3
+from deepvm.checkpoint.tiers.s3 import S3Tier, checksum
 from deepvm.errors import CheckpointError, DamagedError
+
+pytestmark = pytest.mark.xdist_group("object store")  # one process starts the server, once
 
 NAME = "run/job-000000000001.pt"
 BIG = 2 * CHUNK_BYTES + 100
@@ -124,7 +124,7 @@ def test_prefixes(store: Store, prefix: str) -> None:
 def test_many_parts_become_larger_parts(
     tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket, "_MOST_PARTS", 2)
+    monkeypatch.setattr(s3, "_MOST_PARTS", 2)
     put(tier, BIG)
     assert sum("partNumber" in path for _, path in store.seen) == 2
     (manifest,) = tier.versions("job")
@@ -203,7 +203,7 @@ def test_a_failure_in_the_trainer_aborts_too(
         yield CHUNK_BYTES
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_store, "seal", broken)
+    monkeypatch.setattr(base, "seal", broken)
     with pytest.raises(KeyboardInterrupt):
         put(tier, BIG)
     assert store.uploads() == store.keys() == []
@@ -610,7 +610,7 @@ def test_many_readers_share_the_memory_of_one(
     monkeypatch.setattr(object_store, "CHUNK_BYTES", 100)
     image = noise(40 * 100)
     manifest = manifest_of(image)
-    tier.write(memoryview(image), "job", 1, [len(image)], lambda: manifest)
+    tier.write(NewVersion(memoryview(image), "job", 1, [len(image)], lambda: manifest))
     asked, honest = [], tier._bucket.whole
     monkeypatch.setattr(
         tier._bucket, "whole", lambda *key, **more: (asked.append(key), honest(*key, **more))[1]

@@ -26,9 +26,9 @@ from support.checkpoint.memory_nodes import (
 from support.checkpoint.proxy import Proxy
 
 from deepvm.checkpoint import Checkpointer
-from deepvm.checkpoint.format import shard
+from deepvm.checkpoint.format import manifest
 from deepvm.checkpoint.format.layout import Layout, runs
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.network.memory_file import MemoryFile, TrainerMemory, readable_memory
 from deepvm.checkpoint.network.protocol import Channel, Kind, RequestRefused
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -156,7 +156,7 @@ def test_a_node_that_reads_slowly_gets_the_time_for_the_bytes(
         return really_reader(self, *args)
 
     monkeypatch.setattr(TrainerMemory, "reader", slow)
-    monkeypatch.setattr(shard, "LEAST_BYTES_S", MIB)
+    monkeypatch.setattr(manifest, "LEAST_BYTES_S", MIB)
     layout = make_layout(20 * MIB)
     with running() as node:
         to = tier(node, flows=2, limit_s=0.5)

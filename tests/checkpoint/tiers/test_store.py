@@ -24,8 +24,7 @@ from support.checkpoint.memory_nodes import (
 from support.effort import in_ring_2
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import CommitRecord, Level, NewVersion, Shard
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
 from deepvm.errors import CheckpointError, RequestError
@@ -115,7 +114,7 @@ def test_a_spare_takes_no_room_from_another_job(tmp_path: Path) -> None:
         yield 1000
 
     record = manifest_of(noise(1000), job="other")
-    store.write(memoryview(noise(1000)), "other", 1, bytes_are_final(), lambda: record)
+    store.write(NewVersion(memoryview(noise(1000)), "other", 1, bytes_are_final(), lambda: record))
     assert there == [] and [m.version for m in store.versions("other")] == [1]
     store.close()
 

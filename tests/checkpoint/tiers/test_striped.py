@@ -45,8 +45,11 @@ from deepvm.checkpoint.files.stripe import (  # noqa: E402
 )
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
-from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.format.manifest import (  # noqa: E402
+    CommitRecord,  # noqa: E402
+    Level,
+    Shard,
+)
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.node.version_registry import VersionRegistry  # noqa: E402
@@ -230,7 +233,7 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         later = [put(tier, version, noise(MIB, version)) for version in range(2, 7)]
         assert all(acks.wait(Level.REMOTE) for acks in later)
         on_disk = VersionFolder(folders[0])
-        assert until(lambda: on_disk.manifests("job.part-1-of-2")[0].version == 6)
+        assert until(lambda: on_disk.versions("job.part-1-of-2")[0].version == 6)
         assert not any(Level.DURABLE in acks.levels for acks in later)
         # As they would be after a crash: what is in memory only does not count.
         with (
@@ -242,7 +245,7 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         assert later[-1].wait(Level.DURABLE)
         for version in (7, 8):
             assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
-        assert until(lambda: [m.version for m in on_disk.manifests("job.part-1-of-2")] == [8, 7])
+        assert until(lambda: [m.version for m in on_disk.versions("job.part-1-of-2")] == [8, 7])
 
 
 def test_a_part_goes_to_the_disk_when_it_is_complete(
@@ -377,8 +380,8 @@ def test_a_later_run_does_not_let_go_of_what_it_began_from(tmp_path: Path) -> No
         two[1].store.write = lambda *_: (_ for _ in ()).throw(CheckpointError("full"))  # type: ignore[union-attr]
         for version in (6, 7, 8):
             assert put(tier, version, noise(MIB, version)).wait(Level.REMOTE)
-        assert until(lambda: VersionFolder(folders[0]).manifests("job.part-1-of-2")[0].version == 8)
-        assert VersionFolder(folders[0]).manifests("job.part-1-of-2")[-1].version == 5
+        assert until(lambda: VersionFolder(folders[0]).versions("job.part-1-of-2")[0].version == 8)
+        assert VersionFolder(folders[0]).versions("job.part-1-of-2")[-1].version == 5
 
 
 def test_parts_of_two_attempts_are_never_joined(

@@ -23,7 +23,7 @@ from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.files.stripe import read_part_file
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, Shard
 from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.snapshot.host_buffer import FillProgress
@@ -35,6 +35,8 @@ from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.checkpoint.tiers.striped import StripedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+
+LARGE_BYTES = CHUNK_BYTES + 1000
 
 
 @dataclass
@@ -350,8 +352,8 @@ def filled_slowly(shard: Shard, *, until: int | None = None) -> Iterator[Shard]:
 def test_a_version_is_sent_while_it_is_copied(bench: Bench, tmp_path: Path) -> None:
     if not bench.tier.streams:
         pytest.skip("it is only given finished copies")
-    wanted = zip_shard(5, (100, CHUNK_BYTES, 20_000_000))
-    with filled_slowly(zip_shard(5, (100, CHUNK_BYTES, 20_000_000))) as shard:
+    wanted = zip_shard(5, (100, CHUNK_BYTES, LARGE_BYTES))
+    with filled_slowly(zip_shard(5, (100, CHUNK_BYTES, LARGE_BYTES))) as shard:
         assert put(bench.tier, shard) == list(bench.levels)
     finish(wanted.image, wanted.layout)
     (manifest,) = bench.tier.versions("job")
@@ -363,7 +365,7 @@ def test_a_copy_that_fails_while_it_is_sent_leaves_nothing(bench: Bench, tmp_pat
         pytest.skip("it is only given finished copies")
     put(bench.tier, plain_shard(noise(5000, 1), 1))
     for version in (2, 1):
-        slow = filled_slowly(plain_shard(noise(30_000_000, 2), version), until=9_000_000)
+        slow = filled_slowly(plain_shard(noise(17_000_000, 2), version), until=9_000_000)
         with slow as shard, pytest.raises(CheckpointError, match="the copy failed"):
             put(bench.tier, shard)
         (manifest,) = bench.again().versions("job")
@@ -387,12 +389,7 @@ def test_jobs_do_not_meet(bench: Bench, tmp_path: Path) -> None:
         assert path.read_bytes() == noise(500, number)
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        "../x",
-    ],
-)
+@pytest.mark.parametrize("job", ["../x"])
 def test_names_that_lead_elsewhere(bench: Bench, job: str) -> None:
     with pytest.raises(RequestError):
         put(bench.tier, plain_shard(noise(100), 1, job))
@@ -413,7 +410,7 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
     def work(version: int) -> None:
         try:
             bench.tier.put(
-                plain_shard(noise(2 * CHUNK_BYTES, version), version), levels[version].append
+                plain_shard(noise(LARGE_BYTES, version), version), levels[version].append
             )
         except TierBusyError:
             busy.append(version)
@@ -432,7 +429,7 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
     assert sorted(versions(bench.again()), reverse=True) == sorted(done, reverse=True)
     for manifest in bench.again().versions("job"):
         path = bench.again().fetch(manifest, tmp_path / str(manifest.version))
-        assert path.read_bytes() == noise(2 * CHUNK_BYTES, manifest.version)
+        assert path.read_bytes() == noise(LARGE_BYTES, manifest.version)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
-from deepvm.checkpoint.training import accumulation  # noqa: E402
+from deepvm.checkpoint.training import missing_steps  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 TOTAL = 16
@@ -85,7 +85,7 @@ def test_nothing_waits_for_ever(
 
     An urgent request has no time to wait.
     """
-    monkeypatch.setattr(accumulation, "MAX_ITERATIONS", 4)
+    monkeypatch.setattr(missing_steps, "MAX_ITERATIONS", 4)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Checkpointer(

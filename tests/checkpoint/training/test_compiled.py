@@ -53,7 +53,7 @@ class Filled:
 
     def contents(self) -> dict[int, set[float]]:
         found = {}
-        for manifest in VersionFolder(self.folder).manifests("job"):
+        for manifest in VersionFolder(self.folder).versions("job"):
             path = VersionFolder(self.folder).file("job", manifest.version)
             tree = torch.load(path, weights_only=True)
             found[tree["version"]] = set().union(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepvm.checkpoint.training.random_draws import draws_between
+from deepvm.checkpoint.training.between_steps import draws_between
 from deepvm.checkpoint.training.state import random_state
 
 

@@ -167,7 +167,7 @@ def test_two_ranks_share_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             }
 
 
-def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_sums_of_neighbors_are_compared(caplog: pytest.LogCaptureFixture) -> None:
     class ScriptedRanks(Ranks):
         def __init__(self, rows: list[list[int]]) -> None:
             self.rows = rows
@@ -608,7 +608,7 @@ import json, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.tiers.base import Tier
 
 out, left_s = Path(sys.argv[1]), float(sys.argv[2])

@@ -60,11 +60,7 @@ def test_list_for_programs():
             int(paper["gpu_type_count"]),
             int(paper["cpu_type_count"]),
             paper["prices_as_of"],
-        ) == (
-            6,
-            8,
-            "2023-10-01",
-        )
+        ) == (6, 8, "2023-10-01")
 
 
 def test_show_as_table():

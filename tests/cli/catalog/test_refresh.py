@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from support.catalog_signals import together
 from support.command import COUNTED
+from support.http_server import QuietServer
 from support.moto_server import moto_server
 from support.pace import soon
 from support.places import ROOT
@@ -24,8 +25,7 @@ from support.schemas import check
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.providers import aws_providers
-from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
+from deepvm.catalog.clouds.aws.providers import AdvisorProvider, aws_providers
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.errors import CloudError
 
@@ -61,7 +61,7 @@ def advisor():
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/data.json"

@@ -192,7 +192,7 @@ class TestVerify:
     def test_beside_a_training_that_removes_a_version(
         self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, left: str
     ) -> None:
-        """Between the removal of a record and of its file the disk is synchronised: that is no
+        """Between the removal of a record and of its file the disk is synchronized: that is no
         damage yet.
         """
         real, path = commit_record.verify, folder / "job-000000000001.pt"

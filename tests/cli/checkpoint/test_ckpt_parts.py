@@ -111,7 +111,7 @@ class TestParts:
             "job.part-1-of-2-000000000001.pt",
             "job.part-2-of-2-000000000001.pt",
         ]
-        assert [m.version for m in place.manifests("job.part-1-of-2")] == [4, 3, 2]
+        assert [m.version for m in place.versions("job.part-1-of-2")] == [4, 3, 2]
         assert run("restore", folders[0], "--to", tmp_path / "out.pt")[1].endswith(
             "version 2 of job\n"
         )

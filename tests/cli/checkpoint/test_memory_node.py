@@ -19,8 +19,8 @@ import pytest
 from support.command import Run
 from support.places import ROOT
 
+from deepvm.checkpoint.network.client import Token, read_token, token_from_environment
 from deepvm.checkpoint.network.endpoint import Address
-from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
 from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_store

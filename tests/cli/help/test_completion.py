@@ -187,7 +187,7 @@ def test_it_is_set_up_from_within_the_shell(shell: str, home: Path) -> None:
 
 @pytest.mark.parametrize("shell", SET_UP)
 def test_the_script_can_be_had_in_any_shell(shell: str, home: Path) -> None:
-    """What the page of settings says for shells that are not recognised."""
+    """What the page of settings says for shells that are not recognized."""
     environ = of(home) | {"_DEEPVM_COMPLETE": f"source_{shell}"}
     done = subprocess.run([home / "bin" / "deepvm"], env=environ, capture_output=True, text=True)
     assert done.returncode == 0 and f"complete_{shell}" in done.stdout and done.stderr == ""
@@ -210,10 +210,9 @@ def test_fish_itself_completes(home: Path) -> None:
     subprocess.run(["fish", "-c", "deepvm --install-completion"], env=of(home), capture_output=True)
     script = "complete -C 'deepvm recommend --region eu-c'"
     done = subprocess.run(["fish", "-c", script], env=of(home), capture_output=True, text=True)
-    assert done.stdout.splitlines() == [
-        "eu-central-1\tFrankfurt",
-        "eu-central-2\tZurich",
-    ], done.stderr
+    assert done.stdout.splitlines() == ["eu-central-1\tFrankfurt", "eu-central-2\tZurich"], (
+        done.stderr
+    )
 
 
 def test_zsh_itself_completes(home: Path) -> None:

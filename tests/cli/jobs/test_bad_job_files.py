@@ -28,10 +28,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_refused(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "own"))
     text, code, message = CASES[name]

@@ -139,6 +139,7 @@ def test_a_model_file_with_a_slip(run: Run, tmp_path: Path) -> None:
     assert (code, out) == (4, "") and "layers and hidden" in err
 
 
+@pytest.mark.system
 def test_the_check_is_kept(run: Run) -> None:
     code, out, _ = run("performance", "check", "-o", "json")
     found = json.loads(out)

@@ -532,6 +532,17 @@ def test_a_public_catalog_is_fetched_without_an_account(run: Run) -> None:
     )
 
 
+def test_options_without_effect_on_public_catalogs_are_noted(run: Run) -> None:
+    words = ("catalog", "refresh", "--only", "spot", "--days", "7", "--cloud", "gcp")
+    code, _, err = run(*words)
+    note = "no effect on public catalogs, which are fetched whole: --only and --days"
+    assert code == 0 and note in err
+    assert "no effect" not in run("catalog", "refresh", "--cloud", "gcp")[2]
+    # AWS, which has no account here, takes these options
+    code, _, err = run(*words, "--cloud", "aws")
+    assert code == 5 and "no effect on public" not in err
+
+
 def test_without_an_account_every_cloud_is_fetched_from_public_catalogs(
     run: Run, server: PublicServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

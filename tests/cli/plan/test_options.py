@@ -21,13 +21,13 @@ from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
 from deepvm.cli.parameters import long_name, takes_flags
+from deepvm.cli.plan.sweep import ExplainFlags, SweepFlags
 from deepvm.core.options import default_of, option, option_of
 from deepvm.errors import RequestError
 from deepvm.planner.options import RankOptions
 from deepvm.planner.request import PlanRequest
 from deepvm.services.open_catalogs import CatalogOpener
 from deepvm.services.plan_options import PlanFlags, RankFlags
-from deepvm.services.sweep_options import ExplainFlags, SweepFlags
 
 GOLDEN = GOLDEN_FOLDER
 PLANNING = {"recommend": RankFlags, "explain": ExplainFlags, "sweep": SweepFlags}
@@ -79,7 +79,8 @@ def flag_of(field: dataclasses.Field[Any]) -> str:
 
 
 def planned(flags: PlanFlags) -> PlanFlags:
-    return CatalogOpener(flags, print, print, print).planned(load_catalog("paper"))
+    opener = CatalogOpener(flags, print, print, print, lambda name: "")
+    return opener.planned(load_catalog("paper"))
 
 
 def asked(flags: PlanFlags) -> dict[str, Any]:

@@ -20,9 +20,7 @@ import yaml
 from support.command import Run
 from support.places import GOLDEN_FOLDER
 
-from deepvm.planner.request import (
-    PolicyName,
-)
+from deepvm.planner.request import PolicyName
 
 GOLDEN = GOLDEN_FOLDER
 COMMAND = [sys.executable, "-m", "deepvm.cli.main"]
@@ -534,14 +532,14 @@ def test_a_terminal_gets_a_table_of_its_width() -> None:
 
 
 def test_no_color_and_dumb_terminals() -> None:
-    colours = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
-    assert colours.search(on_a_terminal("recommend", "--pw", "3"))
-    assert not colours.search(on_a_terminal("recommend", "--pw", "3", NO_COLOR="1"))
+    colors = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    assert colors.search(on_a_terminal("recommend", "--pw", "3"))
+    assert not colors.search(on_a_terminal("recommend", "--pw", "3", NO_COLOR="1"))
     assert "\x1b" not in on_a_terminal("recommend", "--pw", "3", TERM="dumb")
 
 
 def test_a_reader_that_goes_away_is_quiet() -> None:
-    words = [*COMMAND, "sweep", "--pw", "0:1000:0.1", "-o", "csv"]
+    words = [*COMMAND, "sweep", "--pw", "0:100:0.5", "-o", "csv"]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

@@ -20,6 +20,11 @@ ASK = ["recommend", "--pw", "3", "--catalog", "paper", "--speedup", "ring", "-o"
 
 
 @pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepvm.services.simulated_ranking.RUNS", 80)
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
@@ -148,14 +153,16 @@ def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
     )
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_outside_of_the_closed_form_it_simulates_and_says_so(job: str, run: Run) -> None:
-    code, out, err = run(*ASK, "--job", job, "--mttp", "2h", "--top", "1")
+    code, out, err = run(*ASK, "--job", short(job), "--mttp", "2h", "--top", "1")
     first = json.loads(out)["configurations"][0]
     assert code == 0 and first["gpu"]["spot_count"] > 10
     assert first["expected"]["by"] == "simulation" and not first["expected"]["closed_form_holds"]
     assert "outside of the range of the closed form" in err
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_whatever_is_printed_is_simulated_where_the_closed_form_fails(job: str, run: Run) -> None:
     found = json.loads(run(*ASK, "--job", job, "--mttp", "90min", "--top", "1", *MOST)[1])
     assert found["configurations"][0]["expected"]["by"] == "simulation" and found["next_change"]
@@ -182,13 +189,11 @@ def test_a_cluster_within_the_range_stays_and_carries_a_warning(job: str, run: R
     assert late == any("more than the deadline" in w for w in first["warnings"])
 
 
-def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(
-    job: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("few_runs")
+def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(job: str, run: Run) -> None:
     """The order is that of the figures, a limit holds for all that is printed, and what it cost is
     said.
     """
-    monkeypatch.setattr("deepvm.services.simulated_ranking.RUNS", 80)
     hybrid = [
         "recommend",
         "--pw",
@@ -308,13 +313,14 @@ def test_why_not_shows_what_should_be_doubted(job: str, run: Run) -> None:
     assert "Doubt: " in out and "when simulated, more than the deadline." in out
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_why_not_is_simulated_too(job: str, run: Run) -> None:
     ask = [
         "explain",
         "g5.xlarge",
         *ASK[1:],
         "--job",
-        job,
+        short(job),
         "--mttp",
         "20min",
         "--objective",

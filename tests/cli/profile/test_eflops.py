@@ -95,7 +95,7 @@ def test_the_table_also_when_a_later_model_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None
 ) -> None:
     """The second model's name is known to the command only, so that its process refuses it."""
-    monkeypatch.setattr("deepvm.services.profile.measuring.MODELS", ("resnet18", "unheard_of"))
+    monkeypatch.setattr("deepvm.services.profile.campaign.MODELS", ("resnet18", "unheard_of"))
     code, out, err = run(
         "--model", "resnet18", "--model", "unheard_of", "--model", "resnet18", *SHORT
     )

@@ -14,6 +14,10 @@ from support.command import Run
 from support.places import TESTS
 
 from deepvm.cli.long_runs import filling
+from deepvm.profiling.fit.scaling_document import Curve
+from deepvm.profiling.fit.scaling_document import Run as Trial
+from deepvm.profiling.scaling.measure_scaling import Task
+from deepvm.services.profile import campaign
 
 PROFILING = TESTS / "support" / "profiling"
 ONE_MACHINE = ["--launcher", "env HOST={host}", "--python", sys.executable]
@@ -229,6 +233,24 @@ def test_two_curves_do_not_share_a_file(run: Run) -> None:
     assert list(Path().iterdir()) == []
     assert run(*words)[0] == 1  # as the host is not there
     assert run(*words[:-1], "no/curve.json")[0] == 1
+
+
+@pytest.mark.parametrize("unwritten", ["", "curve.json: No space left on device"])
+def test_a_curve_that_its_file_lacks_is_printed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, unwritten: str
+) -> None:
+    runs = (Trial(2, 1, (0.5,), 1.0), Trial(1, 1, (0.4,), 1.0))
+    plan = {"sizes": [1, 2], "repeats": 1}
+    curve = Curve(
+        Task("m").workload("cpu", 1), ("a", "b"), plan, local=False, runs=runs, unwritten=unwritten
+    )
+    monkeypatch.setattr(campaign, "scaling", lambda options, *say: curve)
+    code, out, err = run("profile", "scaling", "--hosts", "a,b", "--out", "curve.json")
+    assert "samples/s" in out
+    if unwritten:
+        assert code == 4 and f"{unwritten}; the curve is printed above" in err
+    else:
+        assert code == 0 and not err
 
 
 def test_a_lock_of_a_command_that_was_killed_is_no_lock(run: Run) -> None:

@@ -78,10 +78,13 @@ def test_a_document(run: Run) -> None:
     assert yaml.safe_load(run("reproduce", "deepvm", "-o", "yaml")[1]) == found
 
 
+@pytest.mark.system
 def test_rows(run: Run) -> None:
     code, out, err = run("reproduce", "scaling", "-o", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert (code, err, len(rows)) == (0, "", 42)
+    assert (code, len(rows)) == (0, 42)
+    # Slow machines show progress
+    assert not [line for line in err.splitlines() if " tables after " not in line]
     first = rows[0]
     assert (first["paper"], first["part"], first["figure"]) == (
         "scaling",

@@ -27,6 +27,7 @@ from support.processes import descendants, gone, until
 from deepvm.cli import long_runs
 from deepvm.cli.parameters import SAVE_POLICIES
 from deepvm.core.preemption.savepolicy import POLICIES
+from deepvm.simulator.engine.engine import HOPELESS_LIVES
 
 GOLDEN = GOLDEN_FOLDER
 DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
@@ -49,6 +50,11 @@ RING = {
     "metadata": {"gap_seconds": 100},
     "data": [0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0],
 }
+
+
+@pytest.fixture(autouse=True)
+def hopeless_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepvm.simulator.engine.engine.HOPELESS_LIVES", 500)
 
 
 @pytest.fixture
@@ -254,7 +260,11 @@ def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -
 
 
 @pytest.mark.system
-def test_processes_share_the_rows_and_change_nothing(files: Path, run: Run) -> None:
+def test_processes_share_the_rows_and_change_nothing(
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Child processes have the real limit
+    monkeypatch.setattr("deepvm.simulator.engine.engine.HOPELESS_LIVES", HOPELESS_LIVES)
     words = [
         "--job",
         "calm.yaml",
@@ -320,21 +330,9 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "bad.yaml:2: invalid value for step_s: a list of 2 (expected seconds from 0",
         ),
-        (
-            ["--job", "bad.yaml"],
-            2,
-            "bad.yaml:3: unknown key safe_s (did you mean save_s?)",
-        ),
-        (
-            ["--job", "none.yaml"],
-            4,
-            "none.yaml: does not exist (expected a job file",
-        ),
-        (
-            ["--job", "flat.yaml"],
-            2,
-            "flat.yaml:4: lifetime: 'weibull:0.001' (expected exponential",
-        ),
+        (["--job", "bad.yaml"], 2, "bad.yaml:3: unknown key safe_s (did you mean save_s?)"),
+        (["--job", "none.yaml"], 4, "none.yaml: does not exist (expected a job file"),
+        (["--job", "flat.yaml"], 2, "flat.yaml:4: lifetime: 'weibull:0.001' (expected exponential"),
         (
             ["--job", "stall.yaml"],
             2,
@@ -371,18 +369,10 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "--compare: not given or empty; allowed: none, ",
         ),
-        (
-            ["--job", "calm.yaml", "--sweep", "mttp=12h:1h"],
-            2,
-            "allowed: KEY=LOW:HIGH[:STEP]",
-        ),
+        (["--job", "calm.yaml", "--sweep", "mttp=12h:1h"], 2, "allowed: KEY=LOW:HIGH[:STEP]"),
         (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "allowed: KEY=LOW:HIGH[:STEP]"),
         (["--job", "calm.yaml", "--sweep", "vms=0:2"], 2, "allowed: KEY=LOW:HIGH[:STEP]"),
-        (
-            ["--job", "calm.yaml", "--sweep", "mttp=1:12"],
-            2,
-            "allowed: KEY=LOW:HIGH[:STEP]",
-        ),
+        (["--job", "calm.yaml", "--sweep", "mttp=1:12"], 2, "allowed: KEY=LOW:HIGH[:STEP]"),
         (
             ["--job", "calm.yaml", "--sweep", "mttp"],
             2,
@@ -430,11 +420,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             "--executor: 'dask://127.0.0.1:foo' cannot",
         ),
         (["--job", "calm.yaml", "--market", "black"], 2, "black"),
-        (
-            ["--job", "calm.yaml", "--trace", "missing.json"],
-            4,
-            "missing.json: does not exist",
-        ),
+        (["--job", "calm.yaml", "--trace", "missing.json"], 4, "missing.json: does not exist"),
         (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: no life"),
         (
             ["--job", "calm.yaml", "--plot", "a.pdf"],

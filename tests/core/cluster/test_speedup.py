@@ -231,7 +231,7 @@ class TestMeasured:
         assert (np.diff(curve.speedup(inside)) >= -1e-9).all()
 
     @given(curve=measured())
-    def test_it_never_leaves_the_range_of_two_neighbours(self, curve: MeasuredSpeedup) -> None:
+    def test_it_never_leaves_the_range_of_two_neighbors(self, curve: MeasuredSpeedup) -> None:
         points = [(1.0, 1.0), *curve.points]
         for (low, a), (high, b) in zip(points, points[1:], strict=False):
             found = curve.speedup(np.linspace(low, high, 20))

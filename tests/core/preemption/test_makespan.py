@@ -234,7 +234,7 @@ def test_a_short_job() -> None:
 
 
 def test_the_exact_interval_is_the_best_static_one() -> None:
-    """Saves of a fixed number of steps cost least next to the minimiser that Lambert's function
+    """Saves of a fixed number of steps cost least next to the minimizer that Lambert's function
     gives.
     """
     from deepvm.core.preemption.save_intervals import exact_s

@@ -75,6 +75,7 @@ STALLED = Job(
 )
 
 
+@pytest.mark.system
 def test_warm_starts_late_notices_and_rare_saves() -> None:
     """What was up to 19 % off: cold starts counted twice, notices in coarse parts, saves at the
     wrong places.

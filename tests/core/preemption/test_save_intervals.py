@@ -1,4 +1,4 @@
-"""The closed forms against what they are said to minimise, and what the policies make of them."""
+"""The closed forms against what they are said to minimize, and what the policies make of them."""
 
 from __future__ import annotations
 

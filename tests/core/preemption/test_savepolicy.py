@@ -86,7 +86,7 @@ def test_what_is_no_policy() -> None:
 
 
 @given(times, times, st.floats(0.001, 0.5))
-def test_young_minimises_the_loss(stall_s: float, mtbf_s: float, other: float) -> None:
+def test_young_minimizes_the_loss(stall_s: float, mtbf_s: float, other: float) -> None:
     """Lost: stall / interval for the versions, interval / (2 mtbf) for what is done again."""
 
     def lost(interval: float) -> float:

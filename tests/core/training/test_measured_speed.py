@@ -119,7 +119,7 @@ def test_other_sizes_of_vm_take_the_gradients_alone() -> None:
 
 
 def test_a_vm_of_four_says_what_one_gpu_of_it_takes() -> None:
-    """What its GPUs synchronise is taken away, with the doubt that this costs."""
+    """What its GPUs synchronize is taken away, with the doubt that this costs."""
     law = StepTimeLaw(0.02, 0.004, local_fixed=0.02, overlap=2.5)
     four = OwnSteps("g4dn.12xlarge", fit_steps(steps_of(law, [(1, 4)], BATCHES)))
     reference = PublishedPerformance().parts(machine("g4dn.12xlarge", 4), RESNET, np.ones(1))
@@ -223,9 +223,6 @@ def test_a_batch_of_all_gpus_is_shared_however_it_divides() -> None:
     found = measured(own(ALONE), [2, 3, 64, 128], workload=all_together)
     assert found.throughput * found.step_s == pytest.approx([100.0] * 4)
     assert found.step_s[1] == pytest.approx(seconds(LAW, 3, 3, 34), rel=0.01)
-    assert found.fits.tolist() == [
-        True,
-        True,
-        True,
-        False,
-    ], "128 GPUs have no image each, wherever it has run"
+    assert found.fits.tolist() == [True, True, True, False], (
+        "128 GPUs have no image each, wherever it has run"
+    )

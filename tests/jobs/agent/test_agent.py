@@ -40,7 +40,7 @@ def imds() -> Iterator[Imds]:
 
 def test_orders_of_a_newer_controller() -> None:
     """It may say more; what is known here is obeyed."""
-    assert DesiredState.of({"digest": "d", "generation": 3, "colour": "red"}) == DesiredState(
+    assert DesiredState.of({"digest": "d", "generation": 3, "color": "red"}) == DesiredState(
         "d", generation=3
     )
 
@@ -146,6 +146,7 @@ def test_heartbeats_go_on_from_generation_to_generation(
     agent._over.set()
     beats.join()
     assert still, "the thread of the heartbeats is gone"
+    assert all(beat["warm"] and not beat["preparing"] for beat in said)
     assert len(said) > 500 and all(
         not beat["step"] or beat["step"] >= beat["generation"] for beat in said
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import CheckpointError
-from deepvm.jobs.agent.backups import KEEP, Backups, Others
+from deepvm.jobs.agent.backups import KEEP, Backups, Others, open_backups
 from deepvm.jobs.storage.backup_store import Part, PartStatus
 
 
 def backups(tmp_path: Path, name: str = "here") -> Backups:
-    return Backups.at([(tmp_path / "tier").as_uri()], "job", tmp_path / name)
+    return Backups(open_backups([(tmp_path / "tier").as_uri()], "job"), tmp_path / name)
 
 
 def upload(to: Backups, path: Path, step: int, *, rank: int = 0, epoch: int = 1) -> str:
@@ -196,7 +196,7 @@ def test_a_generation_that_is_over_is_waited_for_no_more(tmp_path: Path) -> None
 
 
 def test_without_a_place(tmp_path: Path) -> None:
-    to = Backups.at(["tcp://node:1"], "job", tmp_path)
+    to = Backups(open_backups(["tcp://node:1"], "job"), tmp_path)
     assert "file://" in to.add(tmp_path, Part(1, 0, 1), lambda *_: None)["error"]
     assert (
         "there is no"

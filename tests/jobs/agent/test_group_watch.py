@@ -11,20 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepvm.io.free_port import free_port
-from deepvm.io.process_tree import children_of
-from deepvm.jobs.agent.group_watch import (
-    LATE_S,
-    GroupWatch,
-    are_connected,
-    explanation,
-)
+from deepvm.io.host_info import free_port
+from deepvm.io.processes import children_of
+from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, are_connected, explanation
 
 LISTENS = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
     " print(flush=True); c = {}"
 )
-ACCEPTS = LISTENS.format("s.accept()") + "; sys.stdin.read()"
+ACCEPTS = LISTENS.format("s.accept()") + "; print(flush=True); sys.stdin.read()"
 IDLE = "import sys; print(flush=True); sys.stdin.read()"
 CONNECTS = (
     "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
@@ -71,6 +66,8 @@ def test_ranks_that_do_not_meet(ranks: Ranks) -> None:
     assert not are_connected([], ranks.port)
     ranks.start(ACCEPTS)
     ranks.start(CONNECTS + STAYS)
+    accepts = ranks.all[-2].stdout
+    assert accepts is not None and accepts.readline() == b"\n", "until then it looks closed"
     assert not are_connected(roots, ranks.port)
 
 

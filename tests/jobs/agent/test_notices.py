@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from deepvm.jobs.agent.notices import (
     cloud_here,
     notice_source,
 )
+from deepvm.jobs.clouds.local_machine import FakeMetadata
 
 S = TypeVar("S", bound=Service)
 
@@ -251,8 +253,6 @@ def test_sources_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_fake_of_local_machines_answers_as_ec2_does() -> None:
-    from deepvm.jobs.clouds.fake_metadata import FakeMetadata
-
     fake = FakeMetadata({})
     source = Ec2Notices(fake.url)
     assert source.poll() is None and not source.rebalance()
@@ -261,3 +261,18 @@ def test_the_fake_of_local_machines_answers_as_ec2_does() -> None:
         {"noticeTime": "2026-11-26T09:00:00Z"}
     )
     assert found(source).taken_s == pytest.approx(1_900_000_000.5) and source.rebalance()
+
+
+def test_the_fake_says_nothing_of_an_agent_that_was_killed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    fake = FakeMetadata({})
+    port = int(fake.url.rpartition(":")[2])
+    for _ in range(5):
+        peer = socket.create_connection(("127.0.0.1", port))
+        peer.sendall(b"GET /latest/meta-data/x HTTP/1.1\r\n")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()  # resets the connection
+    time.sleep(0.2)  # for the threads that read from them
+    assert Ec2Notices(fake.url).poll() is None
+    assert capfd.readouterr().err == ""

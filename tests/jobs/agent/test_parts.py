@@ -188,7 +188,7 @@ def test_the_end_is_reported_when_the_last_backup_is_safe(
     commander.run(1, "m1")
     with running(commander, tmp_path / "m1"):
         (ended,) = until(lambda: commander.heard("ended"))
-        assert ended["code"] == (0 if works else 1)
+        assert ended["code"] == (0 if works else 1) and ended["step"] == 1
         assert works or "its last backup was not made" in ended["lines"][-1]
         found = list((tmp_path / "tier").glob("job/backups/0*/whole.json"))
         assert len(found) == works

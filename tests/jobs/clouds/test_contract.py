@@ -46,13 +46,9 @@ def alone() -> Iterator[None]:
 def cloud(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cloud]:
-    assert request.param in (
-        "local",
-        "kept",
-        "netns",
-        "ssh",
-        "aws",
-    ), "a new cloud comes under this contract, too"
+    assert request.param in ("local", "kept", "netns", "ssh", "aws"), (
+        "a new cloud comes under this contract, too"
+    )
     found: Cloud
     if request.param == "aws":  # whose machines are of a simulated EC2, and no processes here
         found = request.getfixturevalue("ec2").cloud(tmp_path)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deepvm.jobs.controller.change_signal import ChangeSignal
+from deepvm.jobs.controller.api import ChangeSignal
 
 
 def test_whoever_waits_is_woken_and_nobody_later() -> None:

@@ -120,7 +120,7 @@ def test_a_strike_that_the_cloud_does_not_make_is_said(
 
     async def work(calls: CloudCalls) -> None:
         made.extend(
-            [await calls.strike(InjectedFault("m1")), await calls.strike(InjectedFault("m1"))]
+            [await calls.inject(InjectedFault("m1")), await calls.inject(InjectedFault("m1"))]
         )
 
     called(cloud, work)

@@ -15,7 +15,6 @@ from support.jobs.controllers import JOB, Controlled, Messages, Peer, running
 from support.jobs.metadata_services import Service
 from support.jobs.runs import until
 
-from deepvm import __version__
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.notices import Ec2Notices
 from deepvm.jobs.agent.preparation import AgentEnvironment
@@ -24,7 +23,7 @@ from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret, secret_of
-from deepvm.reports.jobs.events import event_line, words
+from deepvm.reports.jobs.live import event_line, words
 from deepvm.reports.jobs.run_page import RunPage
 from deepvm.reports.text import print_text
 
@@ -66,7 +65,7 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     job = replace(job, events=[*job.events, row])
     print_text("job", document=job.document, events=job.events)
     assert "m1 receives no notices from its cloud: no token" in capsys.readouterr().out
-    assert "m1 receives no notices from its cloud: no token" in RunPage(job, __version__).render()
+    assert "m1 receives no notices from its cloud: no token" in RunPage(job).render()
 
 
 class Refusing(Service):

@@ -8,7 +8,9 @@ import asyncio
 import os
 import re
 import signal
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,10 @@ from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import controller
 from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
-from deepvm.jobs.history.downtime import DOWNTIME
+from deepvm.jobs.decisions.world import RELEASED, JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
-from deepvm.jobs.wire import new_secret
+from deepvm.jobs.history.timeline import DOWNTIME
+from deepvm.jobs.wire import USER, new_secret
 
 
 class Slow(Messages):
@@ -127,6 +129,46 @@ def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
             control(job, world, history, "table")
             row = history.job(JOB)
             assert row is not None and row.result is not None
+
+
+class Unready(Slow):
+    """Needs a while for the address of the controller."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.goes_on = threading.Event()
+
+    def host(self, job: str) -> str:
+        self.goes_on.wait(10)
+        return super().host(job)
+
+
+def test_a_stop_that_comes_before_machines_are_adopted_waits_for_that(tmp_path: Path) -> None:
+    """Else they count as lost: nothing was heard of them while there was no controller."""
+    cloud = Unready()
+    pool, now_s = Pool("g4dn.xlarge", "z", "spot", 0.3), time.time()
+    cloud.alive["m1"] = now_s - 1000
+    member = MachineRecord("m1", pool, now_s - 1000, Machine.MEMBER, now_s - 1000)
+    member = replace(member, ready_s=now_s - 990, heard_s=now_s - 900)
+
+    async def stopped() -> JobState:
+        running = asyncio.create_task(found.run())
+        await asyncio.sleep(0.1)
+        await found.command(USER, {"command": "stop"})
+        await asyncio.sleep(0.1)
+        assert found.world is world
+        cloud.goes_on.set()
+        return await asyncio.wait_for(running, 10)
+
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        world = JobState(JobLimits(1, 1), now_s - 900, Job.RUNNING, {"m1": member}, pools=(pool,))
+        history.add_job(JOB, 1.0, tmp_path, {}, world)
+        spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
+        job = ControlledJob(JOB, tmp_path, new_secret(), spec, list_s=0.1)
+        found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
+        end = asyncio.run(stopped())
+    assert (end.job, end.ending) == (Job.STOPPED, "stopped by the user")
+    assert end.machines["m1"].end_reason == RELEASED
 
 
 class Stubborn(Slow):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import DataError, RequestError
 from deepvm.jobs.controller.injector import FaultKind, Injector
-from deepvm.jobs.decisions.injection import Injection, PlannedPreemption, fate_of
+from deepvm.jobs.decisions.injection import Injection, PlannedPreemption, planned_preemption
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, JobLimits, JobState, MachineRecord, Pool, Role
 from deepvm.jobs.jobfile import checked_injection, read_job_file
@@ -45,7 +45,7 @@ def test_drawn_lives_have_their_mean_and_shares() -> None:
     injection = Injection(
         30.0, seed=3, grace_s=20.0, missed=0.2, late=0.3, silent=0.1, rebalance=0.5
     )
-    fates = [fate_of(injection, number) for number in range(1, 1001)]
+    fates = [planned_preemption(injection, number) for number in range(1, 1001)]
     assert all(fates) and fmean(s.life_s for s in fates if s) == pytest.approx(30.0, rel=0.1)
     silent = [s for s in fates if s and s.silent]
     unheard = [s for s in fates if s and s.grace_s is None and not s.silent]
@@ -61,15 +61,17 @@ def test_drawn_lives_have_their_mean_and_shares() -> None:
 def test_what_else_happens_changes_no_life(
     seed: int, number: int, missed: float, rebalance: float
 ) -> None:
-    one = fate_of(Injection(30.0, seed=seed), number)
-    other = fate_of(Injection(60.0, seed=seed, missed=missed, rebalance=rebalance), number)
+    one = planned_preemption(Injection(30.0, seed=seed), number)
+    other = planned_preemption(
+        Injection(60.0, seed=seed, missed=missed, rebalance=rebalance), number
+    )
     assert one and other and other.life_s == pytest.approx(2 * one.life_s)
-    assert one == fate_of(Injection(30.0, seed=seed), number)
+    assert one == planned_preemption(Injection(30.0, seed=seed), number)
 
 
 def test_listed_lives_are_those_of_the_machines_in_turn() -> None:
     injection = Injection(lives_s=(30.0, 5.0), grace_s=4.0)
-    fates = [fate_of(injection, number) for number in (1, 2, 3)]
+    fates = [planned_preemption(injection, number) for number in (1, 2, 3)]
     assert (
         fates == [PlannedPreemption(30.0, 4.0), PlannedPreemption(5.0, 4.0), None]
         and injection.mean_s == 17.5
@@ -185,7 +187,7 @@ def test_commands_that_cannot_be() -> None:
         (
             {"mttp": "30s"},
             "aws",
-            "allowed: only with local, netns and ssh; the cloud aws takes machines back itself",
+            "allowed: only with local, netns and ssh; the cloud aws preempts machines itself",
         ),
         ({"mttp": "30s", "count": -1}, "local", "count: -1 cannot be used"),
     ]:

@@ -10,7 +10,7 @@ import pytest
 
 from deepvm.jobs.controller import injector as injector_module
 from deepvm.jobs.controller.injector import INJECTED, STRUCK, InjectedFault, Injector
-from deepvm.jobs.decisions.injection import Injection, fate_of
+from deepvm.jobs.decisions.injection import Injection, planned_preemption
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import EventRow
@@ -50,7 +50,9 @@ def after(events: Sequence[EventRow], injection: Injection | None = ALWAYS) -> I
 def test_each_machine_is_struck_once_after_its_life() -> None:
     injection, found = Injection(30.0, seed=1, grace_s=5.0), world(machine(1), machine(2))
     injector = after([], injection)
-    ends = {f"m{n}": 10.0 + fate.life_s for n in (1, 2) if (fate := fate_of(injection, n))}
+    ends = {
+        f"m{n}": 10.0 + fate.life_s for n in (1, 2) if (fate := planned_preemption(injection, n))
+    }
     first, last = sorted(ends.values())
     assert due(injector, found, first - 1e-3) == []
     assert [ends[s.id] for s in due(injector, found, first + 1e-3)] == [first]

@@ -13,7 +13,7 @@ from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 
 from deepvm.jobs.cloud import RefusedError
-from deepvm.jobs.controller.server import listening
+from deepvm.jobs.controller.api import listening
 
 MACHINES = {
     "m1": {"address": "10.0.0.1", "port": 1111},

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.jobs.controller import samples
-from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
+from deepvm.jobs.controller import changes
+from deepvm.jobs.controller.changes import FLUSH_S, MOST, Sampler, edges, spacing_s
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History, Sample
 
@@ -28,7 +28,7 @@ def world(at_s: float, step: int, generation: int = 1) -> JobState:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write seldom: each time waits for the disk."""
-    monkeypatch.setattr(samples, "FLUSH_S", 20 * FLUSH_S)
+    monkeypatch.setattr(changes, "FLUSH_S", 20 * FLUSH_S)
 
 
 @pytest.mark.usefixtures("seldom")

@@ -9,15 +9,15 @@ import pytest
 from support.jobs.memory_bucket import MemoryBucket
 
 from deepvm.jobs.cloud import UnknownError
-from deepvm.jobs.head import log_pieces
-from deepvm.jobs.head.log_pieces import LogPieces, fetch_logs
+from deepvm.jobs.head import mirror
+from deepvm.jobs.head.mirror import LogPieces, fetch_logs
 from deepvm.jobs.history.log_files import FOLDER
 
 
 def test_pieces_add_up_whatever_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pieces, "_MOST", 100)
+    monkeypatch.setattr(mirror, "_MOST", 100)
     rng, bucket = random.Random(5), MemoryBucket()
     head, laptop = tmp_path / "head", tmp_path / "laptop"
     (head / FOLDER).mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_a_piece_whose_reply_is_lost_is_sent_once(
     bucket, head, laptop = MemoryBucket(), tmp_path / "head", tmp_path / "laptop"
     (head / FOLDER).mkdir(parents=True)
     laptop.mkdir()
-    monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
+    monkeypatch.setattr(mirror, "_MOST_S", 0.0)
     pieces, put, text = LogPieces(head, bucket, 1), bucket.put, ""
 
     def lost(key: str, data: bytes) -> None:
@@ -78,7 +78,7 @@ def test_trainers_that_print_all_the_time_keep_no_command_from_being_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Whoever sends their lines looks for commands, too, such as the one to stop."""
-    monkeypatch.setattr(log_pieces, "_MOST", 100)
+    monkeypatch.setattr(mirror, "_MOST", 100)
     bucket, head = MemoryBucket(), tmp_path / "head"
     (head / FOLDER).mkdir(parents=True)
     put, file = bucket.put, head / FOLDER / "m1.log"
@@ -102,7 +102,7 @@ def test_what_was_sent_takes_no_place_on_the_disk(
 
     Trainers may print for weeks.
     """
-    monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
+    monkeypatch.setattr(mirror, "_MOST_S", 0.0)
     bucket, head, laptop, line = (
         MemoryBucket(),
         tmp_path / "head",

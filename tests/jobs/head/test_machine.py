@@ -18,15 +18,14 @@ from typing import Any
 import pytest
 from support.jobs.memory_bucket import NAME, HeadCloud, place_of, submitted
 
-from deepvm.cli.jobs import jobs_group
+from deepvm.cli.jobs import jobs_group, run
 from deepvm.errors import DataError
 from deepvm.jobs.clouds.aws import s3_read
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState
-from deepvm.jobs.head import ec2_head_machine, machine, remote
-from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.head import machine, remote
 from deepvm.jobs.head.machine import HeadMachine
-from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded
+from deepvm.jobs.head.mirror import FOLDER, MIRROR, HeadState, decoded
 from deepvm.jobs.head.mirror_keeper import PULSE
 from deepvm.jobs.history.history import PLACE, History, JobRow
 
@@ -46,7 +45,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hist
 def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
     """The worlds with which controllers are started."""
     found: list[JobState] = []
-    monkeypatch.setattr(jobs_group, "control", lambda job, world, *_, **__: found.append(world))
+    monkeypatch.setattr(run, "control", lambda job, world, *_, **__: found.append(world))
     monkeypatch.setattr("deepvm.jobs.submission.submitted", lambda *_: None)
     return found
 
@@ -97,7 +96,7 @@ def begun(
     cloud, place = HeadCloud(), tmp_path / "head"
     (tmp_path / "laptop").mkdir()
     history, row = submitted(tmp_path / "laptop")
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     history.close()
     (place / "jobs").mkdir(parents=True)
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(place))
@@ -287,13 +286,13 @@ def test_a_role_that_is_not_known_yet_ends_no_head(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["", "us-east-1", "b", "deepvm/me/job/head"])
-    monkeypatch.setattr(ec2_head_machine.os, "environ", {})
-    monkeypatch.setattr(ec2_head_machine, "_put_off", lambda over: None)
-    monkeypatch.setattr(ec2_head_machine, "metadata", lambda path: "head-3")
+    monkeypatch.setattr(machine.os, "environ", {})
+    monkeypatch.setattr(machine, "_put_off", lambda over: None)
+    monkeypatch.setattr(machine, "metadata", lambda path: "head-3")
     monkeypatch.setattr(s3_read, "read", read)
     monkeypatch.setattr(s3_read.time, "sleep", lambda s: None)
     monkeypatch.setattr(machine, "HeadMachine", Recorded)
-    ec2_head_machine.main()
+    machine.main()
     assert ran[0][:2] == (NAME, 3) and not said
 
 
@@ -308,7 +307,7 @@ def test_a_head_that_has_no_memory_for_a_moment_is_not_shut_down_later(
             raise OSError("Cannot allocate memory")
         over.set()
 
-    monkeypatch.setattr(ec2_head_machine, "PUT_OFF_S", 0.01)
+    monkeypatch.setattr(machine, "PUT_OFF_S", 0.01)
     monkeypatch.setattr("subprocess.run", run)
-    ec2_head_machine._put_off(over)
+    machine._put_off(over)
     assert len(asked) == 2

@@ -21,8 +21,15 @@ from deepvm.errors import DataError
 from deepvm.jobs.cloud import ChangedError, UnknownError
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head import mirror_keeper, remote
-from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
+from deepvm.jobs.head.mirror import (
+    ANSWERS,
+    COMMANDS,
+    MIRROR,
+    FencedError,
+    HeadState,
+    decoded,
+    encoded,
+)
 from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
@@ -81,7 +88,7 @@ def cloud(tmp_path: Path) -> Iterator[HeadCloud]:
     found = HeadCloud()
     (tmp_path / "laptop").mkdir()
     history, row = submitted(tmp_path / "laptop")
-    remote.start(row, history, found)
+    remote.RemoteController(row, history, found).start()
     yield found
     history.close()
 
@@ -436,7 +443,7 @@ def test_commands_are_signed_and_count_once(
         with History.open(place_of(place)) as history:
             row = history.job(NAME)
             assert row is not None
-            return remote.send(row, history, cloud, key, {"command": "save"})
+            return remote.RemoteController(row, history, cloud).send(key, {"command": "save"})
 
     async def talk() -> None:
         loop = asyncio.get_running_loop()

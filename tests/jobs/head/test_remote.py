@@ -19,8 +19,17 @@ from deepvm.errors import DataError
 from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.head import remote
-from deepvm.jobs.head.head_state import BEGINS_S, FRESH_S, HeadState
-from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded, encoded, get_folder, put_folder
+from deepvm.jobs.head.mirror import (
+    BEGINS_S,
+    FOLDER,
+    FRESH_S,
+    MIRROR,
+    HeadState,
+    decoded,
+    encoded,
+    get_folder,
+    put_folder,
+)
 from deepvm.jobs.history.history import EventRow, History, JobRow
 from deepvm.jobs.orphans import search
 from deepvm.jobs.standing import ALIVE, ELSEWHERE, GONE, OVER, controller_of
@@ -76,13 +85,13 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
     with monkeypatch.context() as patch:
         patch.setattr(remote, "point", kill)
         with pytest.raises(Killed):
-            remote.start(row, history, cloud)
+            remote.RemoteController(row, history, cloud).start()
     if where == "head.started":
         with pytest.raises(DataError, match="head-1 runs the controller"):
-            remote.start(row, history, cloud)
+            remote.RemoteController(row, history, cloud).start()
     else:
         assert not cloud.alive
-        remote.start(row, history, cloud)
+        remote.RemoteController(row, history, cloud).start()
         assert state_of(row).alive
     assert list(cloud.alive) == ["head-1"] and set(cloud.asked) == {1}
     assert f"{FOLDER}secret/0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
@@ -106,9 +115,9 @@ def test_a_refusal_is_asked_about_by_another_name_and_silence_by_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(cloud, "start_head", fails)
         with pytest.raises(type(error)):
-            remote.start(row, history, cloud)
+            remote.RemoteController(row, history, cloud).start()
     assert controller_of(row) == GONE
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     assert cloud.asked == [number] and controller_of(row) == ALIVE
 
 
@@ -116,10 +125,10 @@ def test_one_that_lives_is_not_replaced(
     cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
 ) -> None:
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, _ = begin(cloud, tmp_path / "head")
     with pytest.raises(DataError, match="head-1 runs the controller"):
-        remote.start(row, history, cloud)
+        remote.RemoteController(row, history, cloud).start()
     assert cloud.asked == [1]
     head.close()
 
@@ -128,7 +137,7 @@ def test_what_its_head_writes_is_in_the_history_here(
     cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
 ) -> None:
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     assert controller_of(row) == ALIVE  # it boots
     head, keeper = begin(cloud, tmp_path / "head")
     before = head.world(NAME)
@@ -136,19 +145,19 @@ def test_what_its_head_writes_is_in_the_history_here(
     head.commit(NAME, before, world, [EventRow(1.0, "ready", "running", {"id": "m1"})])
     keeper._put(head)
     for _ in range(2):  # once more changes nothing
-        remote.refresh(row, history, cloud)
+        remote.RemoteController(row, history, cloud).refresh()
         assert history.world(NAME) == world and [e.kind for e in history.events(NAME)] == ["ready"]
     assert controller_of(row) == ALIVE and state_of(row).nonce == "nonce1"
     head.commit(NAME, world, replace(world, reached=9), [EventRow(2.0, "safe", "running", {})])
     keeper._put(head)
-    remote.refresh(row, history, cloud)
+    remote.RemoteController(row, history, cloud).refresh()
     assert [e.kind for e in history.events(NAME)] == ["ready", "safe"]
     cloud.bucket.age(MIRROR, FRESH_S + 1)
-    remote.refresh(row, history, cloud)
+    remote.RemoteController(row, history, cloud).refresh()
     assert controller_of(row) == GONE
     cloud.bucket.down = True
     with pytest.raises(UnknownError):
-        remote.refresh(row, history, cloud)
+        remote.RemoteController(row, history, cloud).refresh()
     assert controller_of(row) == ELSEWHERE  # nobody knows
     head.close()
 
@@ -173,14 +182,14 @@ def test_after_the_end_all_is_here_and_nothing_in_the_bucket(
     cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
 ) -> None:
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, keeper = begin(cloud, tmp_path / "head")
     (tmp_path / "head" / NAME / "logs" / "m1.log").write_text(
         "2026-11-26T12:00:00.000Z a line\nand one without an end"
     )
     head.finish(NAME, {"state": "done"})
     keeper.finish(head)
-    remote.refresh(row, history, cloud)
+    remote.RemoteController(row, history, cloud).refresh()
     found = history.job(NAME)
     assert found is not None and found.result == {"state": "done"} and not cloud.bucket.objects
     assert controller_of(replace(found, state="done")) == OVER
@@ -198,7 +207,7 @@ def test_after_the_end_its_page_is_here(
 ) -> None:
     """Whatever command looks first: the head that has written one is gone with its disk."""
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, keeper = begin(cloud, tmp_path / "head")
     done = worlds.one_machine()
     world = replace(done.world, now_s=time.time() + 1)
@@ -229,7 +238,7 @@ def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
     pressed Ctrl-C.
     """
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, keeper = begin(cloud, tmp_path / "head")
     (tmp_path / "head" / NAME / "logs" / "m1.log").write_text(
         "2026-11-26T12:00:00.000Z the last line\n"
@@ -241,12 +250,12 @@ def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
         raise UnknownError("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote, "fetch_logs", gone)
+        patch.setattr(remote.mirror, "fetch_logs", gone)
         with pytest.raises(UnknownError):
-            remote.refresh(row, history, cloud)
+            remote.RemoteController(row, history, cloud).refresh()
     over = history.job(NAME)
     assert over is not None and over.result == {"state": "failed"} and remote.is_to_be_read(over)
-    remote.refresh(over, history, cloud)
+    remote.RemoteController(over, history, cloud).refresh()
     assert (
         "the last line" in (row.folder / "logs" / "m1.log").read_text() and not cloud.bucket.objects
     )
@@ -259,13 +268,13 @@ def test_another_head_goes_on_from_the_mirror(
 ) -> None:
     """Its predecessor hangs: it is ended and fenced; what both have cost is counted, each once."""
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, keeper = begin(cloud, tmp_path / "head")
     before = head.world(NAME)
     head.commit(NAME, before, replace(before, generation=3, now_s=before.now_s + 10), [])
     keeper._put(head)
     cloud.bucket.age(MIRROR, FRESH_S + 1)
-    remote.start(row, history, cloud, lambda: history.world(NAME))
+    remote.RemoteController(row, history, cloud).start(lambda: history.world(NAME))
     assert (
         cloud.asked == [1, 2]
         and list(cloud.alive) == ["head-2"]
@@ -290,12 +299,12 @@ def test_one_that_never_began_is_replaced_by_one_of_another_name(
 ) -> None:
     """A token that was used brings the old machine: its end, that is."""
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     replace(state_of(row), asked_s=state_of(row).asked_s - BEGINS_S).save(row.folder)
     assert controller_of(row) == GONE
     if not listed:
         cloud.alive.clear()
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     assert cloud.asked == [1, 2] and list(cloud.alive) == ["head-2"]
 
 
@@ -308,7 +317,7 @@ def test_terms_that_cannot_be_change_nothing(
         raise DataError("no such budget")
 
     with pytest.raises(DataError, match="no such budget"):
-        remote.start(row, history, cloud, wrong)
+        remote.RemoteController(row, history, cloud).start(wrong)
     assert HeadState.load(row.folder) is None and not cloud.bucket.objects
 
 
@@ -317,10 +326,10 @@ def test_what_the_head_writes_meanwhile_is_not_lost(
 ) -> None:
     """Between the last look and the fence: an event more."""
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, keeper = begin(cloud, tmp_path / "head")
     cloud.bucket.age(MIRROR, FRESH_S + 1)
-    remote.refresh(row, history, cloud)
+    remote.RemoteController(row, history, cloud).refresh()
 
     def late() -> None:
         before = head.world(NAME)
@@ -333,7 +342,7 @@ def test_what_the_head_writes_meanwhile_is_not_lost(
         keeper._put(head)
 
     cloud.bucket.early = late
-    remote.start(row, history, cloud, lambda: history.world(NAME))
+    remote.RemoteController(row, history, cloud).start(lambda: history.world(NAME))
     assert [e["kind"] for e in mirror_of(cloud)["events"]] == ["ready"] and mirror_of(cloud)[
         "head"
     ] == 2
@@ -344,9 +353,9 @@ def test_a_head_before_its_controller_has_begun_takes_no_command(
     cloud: HeadCloud, laptop: tuple[History, JobRow]
 ) -> None:
     history, row = laptop
-    remote.start(row, history, cloud)
-    with pytest.raises(DataError, match="has not begun yet"):
-        remote.send(row, history, cloud, "00" * 32, {"command": "stop"})
+    remote.RemoteController(row, history, cloud).start()
+    with pytest.raises(DataError, match="has not started yet"):
+        remote.RemoteController(row, history, cloud).send("00" * 32, {"command": "stop"})
 
 
 def test_what_is_no_mirror(laptop: tuple[History, JobRow]) -> None:
@@ -373,11 +382,11 @@ def test_nothing_is_an_orphan_while_nobody_knows_whether_the_head_lives(
     cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
 ) -> None:
     history, row = laptop
-    remote.start(row, history, cloud)
+    remote.RemoteController(row, history, cloud).start()
     head, _ = begin(cloud, tmp_path / "head")
     cloud.bucket.down = True
     with pytest.raises(UnknownError):
-        remote.refresh(row, history, cloud)
+        remote.RemoteController(row, history, cloud).refresh()
     found = search(history, lambda name: cloud, release=True)  # type: ignore[arg-type, return-value]
     assert (
         not found.orphans

@@ -19,9 +19,11 @@ from support.checkpoint.object_store import BUCKET, Store, running
 from support.effort import in_ring_2, sampled
 
 from deepvm.errors import CheckpointError
-from deepvm.jobs.agent.backups import Backups, BackupStore, open_backups
+from deepvm.jobs.agent.backups import Backups, open_backups
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_store import (
+    BackupStore,
+    FolderBackups,
     Part,
     PartStatus,
     Record,
@@ -29,7 +31,8 @@ from deepvm.jobs.storage.backup_store import (
     staying,
 )
 from deepvm.jobs.storage.bucket_backups import BucketBackups
-from deepvm.jobs.storage.folder_backups import FolderBackups
+
+pytestmark = pytest.mark.xdist_group("object store")  # one process starts the server, once
 
 Make = Callable[[], BackupStore]
 
@@ -188,6 +191,20 @@ def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
     assert not [name for name in listing() if "000000000002-" in name]
 
 
+def test_a_seal_that_cannot_be_read_keeps_its_backup(tmp_path: Path) -> None:
+    """The disk may have failed for a moment: it is not whole, and not swept either."""
+    store, file = FolderBackups(tmp_path / "tier", "job"), tmp_path / "mine"
+    file.write_text("1")
+    put(store, file, Part(1, 0, 1))
+    (seal,) = tmp_path.rglob("whole.json")
+    text = seal.read_bytes()
+    seal.write_bytes(text[:5])
+    assert store.whole() == []
+    store.sweep(2, 1)
+    seal.write_bytes(text)
+    assert fetched(store, tmp_path) == [(1, "1")]
+
+
 def test_a_save_raises_the_number_of_the_generation(make: Make, tmp_path: Path) -> None:
     """Also of a script that never asks for the newest one."""
     (tmp_path / "mine").write_text("1")
@@ -245,11 +262,11 @@ def test_removal(make: Make, tmp_path: Path) -> None:
     for step in (1, 2):
         file.write_text(str(step))
         put(store, file, Part(step, 0, 1))
-    store.remove(store.whole()[1], 1)
+    store.remove(store.whole()[1].name, 1)
     assert fetched(make(), tmp_path) == [(2, "2")]
     store.begin(2)
     with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
-        make().remove(store.whole()[0], 1)
+        make().remove(store.whole()[0].name, 1)
     assert fetched(make(), tmp_path) == [(2, "2")]
 
 

@@ -10,11 +10,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.http_server import QuietServer
 
 from deepvm.errors import DataError, RequestError
-from deepvm.jobs.storage import code_archive, git_code
-from deepvm.jobs.storage.code_archive import pack, unpack
-from deepvm.jobs.storage.git_code import GitCode, fetch_code, parse, public
+from deepvm.jobs.storage import job_code
+from deepvm.jobs.storage.job_code import GitCode, fetch_code, pack, parse, public, unpack
 
 SECRET = "ghp-planted-secret"
 
@@ -133,7 +133,7 @@ def test_errors_say_what_to_do(
 def test_a_server_that_asks_for_a_password_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from http.server import BaseHTTPRequestHandler
     from threading import Thread
 
     class Asks(BaseHTTPRequestHandler):
@@ -145,9 +145,9 @@ def test_a_server_that_asks_for_a_password_is_not_answered(
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Asks)
+    server = QuietServer(("127.0.0.1", 0), Asks)
     Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(git_code, "_ASK_S", 20.0)
+    monkeypatch.setattr(job_code, "_ASK_S", 20.0)
     try:
         with pytest.raises(DataError, match="no password is asked for"):
             fetch_code(
@@ -205,7 +205,7 @@ def test_too_much_code_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     with (folder / "weights.pt").open("wb") as file:
-        file.truncate(code_archive.MOST_BYTES + 1)  # sparse
+        file.truncate(job_code.MOST_BYTES + 1)  # sparse
     with pytest.raises(RequestError, match="at most 500 MB and .* of code.*under data:"):
         pack(folder, tmp_path / "archive")
 

@@ -16,6 +16,8 @@ from deepvm.errors import DataError
 from deepvm.jobs.storage import data
 from deepvm.jobs.storage.data import have_data
 
+pytestmark = pytest.mark.xdist_group("object store")  # one process starts the server, once
+
 
 @pytest.fixture
 def bucket() -> Iterator[Store]:

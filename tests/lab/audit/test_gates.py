@@ -311,11 +311,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "attempt 0 of rank 1 did step 11 alongside attempt 1",
         lines_of(1, lambda rows: updated(rows, 11, 0, time=1101.0)),
     ),
-    "a half-written checkpoint": (
-        "leftovers",
-        ".step-000000005.0 is left",
-        half_written,
-    ),
+    "a half-written checkpoint": ("leftovers", ".step-000000005.0 is left", half_written),
     "a half-written record": (
         "leftovers",
         ".supervisor.json.0123abcd.tmp is left",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepvm.lab.audit
-from deepvm.lab.audit.sample_rule import SampleRule, hash_of
+from deepvm.lab.audit.gates import SampleRule, hash_of
 from deepvm.lab.geometry import Geometry, ids_hash
 
 

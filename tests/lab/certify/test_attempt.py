@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 from support.processes import marked, until
 
-from deepvm.lab.certify.attempt import Attempt, KillPoint, Trigger, run_attempt
-from deepvm.lab.certify.logs import Row
-from deepvm.lab.certify.subject import Subject
+from deepvm.lab.certify.attempt import Attempt, KillPoint, Row, Subject, Trigger, run_attempt
 
 TRAIN = """
 import os, subprocess, sys, time
-from deepvm.lab.certify.sample_log import SampleLog
+from deepvm.lab.certify.probe import SampleLog
 log = SampleLog()
 
 """
@@ -169,7 +167,7 @@ def test_nothing_is_left_of_an_audit_that_is_killed_itself(tmp_path: Path, how: 
     (tmp_path / "train.py").write_text(f"# DEEPVM_AUDIT_DIR\n{TRAIN}{code}")
     audit = f"""from pathlib import Path
 from deepvm.lab.certify.certifier import certify
-from deepvm.lab.certify.subject import Subject
+from deepvm.lab.certify.attempt import Subject
 certify(Subject(Path({str(tmp_path / "train.py")!r})), out=Path({str(tmp_path / "out")!r}))"""
     process = subprocess.Popen([sys.executable, "-c", audit], start_new_session=True)
     try:

@@ -14,11 +14,17 @@ from support.processes import marked
 from deepvm.documents.build import document_of
 from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify import certifier
-from deepvm.lab.certify.attempt import Attempt, Trigger
-from deepvm.lab.certify.certifier import Certificate, PlannedKill, certify, plan_of, trigger_of
-from deepvm.lab.certify.hints import earlier_checkpoints, failure
+from deepvm.lab.certify.attempt import Attempt, Subject, Trigger
+from deepvm.lab.certify.certifier import (
+    Certificate,
+    PlannedKill,
+    certify,
+    earlier_checkpoints,
+    failure_hint,
+    plan_of,
+    trigger_of,
+)
 from deepvm.lab.certify.history import History
-from deepvm.lab.certify.subject import Subject
 
 pytest.importorskip("torch")
 SCRIPT = Path(toy.__file__)
@@ -190,8 +196,8 @@ def test_an_abort_at_the_end_is_told_to_be_one() -> None:
     lines = (
         "  exitcode  : -6 (pid: 12)  (SIGABRT)\n  traceback : Signal 6 (SIGABRT) received by PID 12"
     )
-    assert "os._exit(0)" in failure(lines, [], logged(train(3)))
-    assert failure("ValueError: no such file", [], logged(train(3))) == ""
+    assert "os._exit(0)" in failure_hint(lines, [], logged(train(3)))
+    assert failure_hint("ValueError: no such file", [], logged(train(3))) == ""
 
 
 @pytest.mark.system

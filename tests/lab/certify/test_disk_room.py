@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.lab.certify.disk_room import check_room, own_files
+from deepvm.lab.certify.attempt import check_room, own_files
 
 
 def full(*_: object, **__: object) -> None:

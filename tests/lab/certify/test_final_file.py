@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify.attempt import Subject, digest_of_file
 from deepvm.lab.certify.certifier import certify
-from deepvm.lab.certify.final_file import digest_of_file
-from deepvm.lab.certify.subject import Subject
 
 torch = pytest.importorskip("torch")
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])}
@@ -117,7 +116,7 @@ def test_a_missing_file_is_told_with_what_is_there(tmp_path: Path) -> None:
     assert (
         str(raised.value)
         == f"nosuch.pt: the script has not written this file of final parameters; in {tmp_path},"
-        " the folder of its run, there are sub/final.pt, e, d, c, b, ..."
+        " the folder of its run, there are sub/final.pt, e, d, c, b and 1 more"
     )
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -9,8 +9,8 @@ from typing import Any
 
 from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
+from deepvm.lab.certify.attempt import AttemptLog
 from deepvm.lab.certify.history import History
-from deepvm.lab.certify.logs import AttemptLog
 
 REFERENCE = train(10)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.lab.certify.logs import AttemptLog
+from deepvm.lab.certify.attempt import AttemptLog
 
 
 def line(kind: str, time: float, **more: object) -> str:

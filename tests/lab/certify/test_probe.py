@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from deepvm.lab.certify import probe as probes
-from deepvm.lab.certify.probe import Probe
-from deepvm.lab.certify.sample_log import SampleLog
+from deepvm.lab.certify.probe import Probe, SampleLog
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

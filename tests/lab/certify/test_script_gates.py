@@ -258,7 +258,7 @@ def test_samples_whose_steps_the_weights_lack_are_lost() -> None:
     ahead = attempt(1, [*train(10, after=5), *samples(some(7, 10))])
     found = failed(replace(RIGHT, killed=[killed(LOST, ahead)]))
     assert found == {
-        "samples": "epoch 0: of the ids of its samples, 6 are missing (15, 16, 17, ...)"
+        "samples": "epoch 0: of the ids of its samples, 6 are missing (15, 16, 17 and 3 more)"
     }
 
 
@@ -270,7 +270,7 @@ def test_a_checkpoint_older_than_the_last_attempt_loses_its_samples_too() -> Non
     ahead = attempt(2, [*train(10, after=3), *samples(some(8, 10))])
     found = failed(replace(RIGHT, killed=[killed(LOST, second, ahead)]))
     assert found == {
-        "samples": "epoch 0: of the ids of its samples, 15 are missing (9, 10, 11, ...)"
+        "samples": "epoch 0: of the ids of its samples, 15 are missing (9, 10, 11 and 12 more)"
     }
 
 

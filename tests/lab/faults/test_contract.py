@@ -14,10 +14,9 @@ from support.lab.trainings import Ran, ran
 
 from deepvm.errors import RequestError
 from deepvm.lab.faults.fault import DiskFault, FaultInjection, FaultSchedule, MachineFault
-from deepvm.lab.faults.fault_registry import FAULTS, find_fault, strike_document
 from deepvm.lab.launchers.forkserver import Forkserver
-from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.training.order import Order
+from deepvm.lab.registry import FAULTS, find_fault, strike_document
+from deepvm.lab.running.launcher import Launcher, Order
 
 pytestmark = pytest.mark.xdist_group("lab-faults")
 DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
@@ -108,7 +107,7 @@ def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> N
     fault = find_fault(name)
     assert isinstance(fault, DiskFault)
     seeds = {
-        fault.disk(FaultSchedule(share=0.1, seed=given), seed).seed
+        fault.faults(FaultSchedule(share=0.1, seed=given), seed)["seed"]
         for given in (0, 1)
         for seed in (0, 1, 101)
     }

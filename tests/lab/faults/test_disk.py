@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import time
+from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from deepvm.lab.faults.disk import Faults, FaultyDisk, combined
+from deepvm.lab.faults.disk import FailingDisk, Faults, FaultyDisk, FullDisk, SlowDisk
+from deepvm.lab.faults.fault import FaultSchedule
 
 DATA = bytes(4096)
 
@@ -167,7 +169,8 @@ def test_slow_is_as_slow_as_it_says(install: Any, tmp_path: Path) -> None:
 
 
 def test_several_faults_are_one_disk() -> None:
-    assert combined(
-        [Faults(eio=0.1), Faults(enospc=0.2, seed=4), Faults(mbps=3), Faults(mbps=2)]
-    ) == Faults(0.1, 0.2, 2, 0)
-    assert combined([]) == Faults()
+    slow = SlowDisk().faults(FaultSchedule(mbps=2), 5)
+    full = FullDisk().faults(FaultSchedule(share=0.2, seed=4), 5)
+    failing = FailingDisk().faults(FaultSchedule(share=0.1), 5)
+    assert Faults(**ChainMap(slow, full, failing)) == Faults(0.1, 0.2, 2, 5)
+    assert Faults(**ChainMap()) == Faults()

@@ -15,13 +15,13 @@ from support.lab_jobs import SAMPLES, matrix_of
 from deepvm.jobs.jobfile import read_job_file
 from deepvm.lab.audit.orchestrated import STATE, left_by
 from deepvm.lab.faults.fault import FaultTarget
-from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.matrix import runs_of
 from deepvm.lab.matrix_runner import config_of
-from deepvm.lab.orchestrated.job import JobPlace, job_document, write_job
+from deepvm.lab.orchestrated.control import JobPlace, job_document, write_job
 from deepvm.lab.orchestrated.rank import order_of
 from deepvm.lab.records import CONFIG
-from deepvm.lab.running.plan import Plan
+from deepvm.lab.registry import find_fault
+from deepvm.lab.running.launcher import Plan
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def test_faults_of_machines() -> None:
 OVER = """
 import subprocess, sys
 from pathlib import Path
-from deepvm.io.process_tree import become_subreaper, end_descendants
+from deepvm.io.processes import become_subreaper, end_descendants
 from deepvm.lab.orchestrated.control import note_left
-from deepvm.lab.orchestrated.job import JobPlace
+from deepvm.lab.orchestrated.control import JobPlace
 
 become_subreaper()
 place = JobPlace(Path(sys.argv[1]))

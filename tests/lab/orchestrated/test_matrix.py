@@ -10,8 +10,8 @@ from support.lab_jobs import matrix_of
 
 from deepvm.errors import DeepVMError
 from deepvm.lab.faults.fault import MachineFault
-from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.matrix import FORMAT, runs_of
+from deepvm.lab.registry import FAULTS, find_fault
 
 MACHINE_FAULTS = [name for name in FAULTS if isinstance(find_fault(name), MachineFault)]
 
@@ -42,10 +42,7 @@ def test_what_cannot_be() -> None:
             "elastic: expected world and min_world with launcher: deepvm-run",
         ),
         ({"min_world": 3}, "min_world: 3 is more than world, 2"),
-        (
-            {"world": 4, "min_world": 2},
-            "min_world: 3 ranks do not divide the virtual shards",
-        ),
+        ({"world": 4, "min_world": 2}, "min_world: 3 ranks do not divide the virtual shards"),
         ({"min_world": 0}, "min_world"),
     ]:
         said = refused({"exit": [70]}, **more)

@@ -210,5 +210,5 @@ def test_what_a_job_leaves_is_told(tmp_path: Path) -> None:
 def test_a_damaged_record_is_said_to_be_damaged(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.attempts[0]["safe"] = [[]]
-    with pytest.raises(DataError, match=r"json, attempts\[0\]: damaged: safe\[0\] is"):
+    with pytest.raises(DataError, match=r"json: damaged: attempts\[0\].safe\[0\] is"):
         job.failed()

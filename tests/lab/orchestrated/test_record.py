@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.jobs.history.history import EventRow
-from deepvm.lab.orchestrated.record import JobRecord
+from deepvm.lab.launchers.deepvm_run import JobRecord
 from deepvm.lab.records import SUPERVISOR
-from deepvm.lab.running.recovery import write_supervisor
+from deepvm.lab.running.launcher import write_supervisor
 
 
 class Job:

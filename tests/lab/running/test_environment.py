@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from deepvm.lab.running.environment import environment, file_system
+from deepvm.lab.running.manifest import environment
 
 
 @pytest.mark.system
-def test_the_file_system_of_a_folder(tmp_path: Path) -> None:
-    assert file_system(Path("/proc")) == "proc"
-    assert file_system(tmp_path / "not there") == "unknown"
+def test_the_file_system_of_a_folder() -> None:
+    assert environment(Path("/proc"))["disk"] == "proc file system"
 
 
 @pytest.mark.system

@@ -20,13 +20,12 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import config
 
-from deepvm.io.process_tree import descendants
+from deepvm.io.processes import descendants
 from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS, find_launcher
 from deepvm.lab.records import CONFIG, events_of, read_lines
-from deepvm.lab.running.launcher import Attempt
+from deepvm.lab.running.launcher import Attempt, Order
 from deepvm.lab.running.supervisor import RankLauncher
-from deepvm.lab.training.order import Order
 
 pytestmark = pytest.mark.xdist_group("lab")
 NAMES = [

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.lab.made_runs import CONFIG
 
 from deepvm.errors import DataError
-from deepvm.lab.running import environment as about
+from deepvm.lab.running import manifest as about
 from deepvm.lab.running.manifest import NAME, Manifest, Row, RunState, key_of, read_manifest
 
 ROW = Row("0123456789abcdef", "a-b-c-d-s0", "a", "b", "c", "d", 0, "completed", 1.5, 2.25, 3, "")

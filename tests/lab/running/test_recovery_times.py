@@ -14,13 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from deepvm.lab.faults.fault import FaultInjection
-from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
-from deepvm.lab.running.launcher import Attempt
-from deepvm.lab.running.plan import Plan
+from deepvm.lab.registry import STRATEGIES, strike_document
+from deepvm.lab.running.launcher import Attempt, Plan
 from deepvm.lab.running.supervisor import RankLauncher
-from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 CONFIG: dict[str, Any] = {
     "steps": 6,

@@ -20,9 +20,8 @@ import pytest
 from support.lab.made_runs import CONFIG
 
 from deepvm.lab.faults.fault import FaultInjection
-from deepvm.lab.faults.fault_registry import strike_document
-from deepvm.lab.running.launcher import Attempt
-from deepvm.lab.running.plan import Plan, StoppedError
+from deepvm.lab.registry import strike_document
+from deepvm.lab.running.launcher import Attempt, Plan, StoppedError
 from deepvm.lab.running.supervisor import RankLauncher
 from deepvm.profiling.checkpoint.node_process import TOKEN
 

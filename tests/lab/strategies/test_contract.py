@@ -24,9 +24,9 @@ import torch
 from deepvm.errors import CheckpointError
 from deepvm.lab.faults.damaged_files import BitFlip, Truncation, newest_checkpoint
 from deepvm.lab.geometry import ResumableSampler
+from deepvm.lab.registry import STRATEGIES, find_strategy
 from deepvm.lab.strategies.state import State, random_states, seed_all
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, due
-from deepvm.lab.strategies.strategy_registry import STRATEGIES, find_strategy
 from deepvm.lab.training.datasets import Samples, load
 from deepvm.lab.training.models import build, loss_of
 from deepvm.lab.training.trainer import digest

@@ -17,10 +17,9 @@ from support.effort import THOROUGH
 from support.lab.trainings import Ran, ran
 
 from deepvm.lab.faults.fault import FaultInjection, FaultSchedule
-from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.launchers.forkserver import Forkserver
+from deepvm.lab.registry import STRATEGIES, find_fault, find_strategy
 from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.strategies.strategy_registry import STRATEGIES, find_strategy
 
 pytestmark = pytest.mark.xdist_group("lab-faults")
 NO_CHECKSUM = {"torch-save", "dcp", "dcp-async"}

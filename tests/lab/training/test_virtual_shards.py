@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deepvm.errors import RequestError
 from deepvm.lab.training.datasets import Samples
 from deepvm.lab.training.models import build, loss_of
-from deepvm.lab.training.virtual_shards import VirtualShards, _tree_sum
+from deepvm.lab.training.trainer import VirtualShards, _tree_sum
 
 SHARDS, BATCH = 4, 16
 IMAGES = Samples(

@@ -50,7 +50,7 @@ def program(
 def stop(solved: IntegerProgram, objective: dict[int, float]) -> SolveStatus:
     """Why there is no proven answer."""
     with pytest.raises(NoProof) as caught:
-        solved.minimise(objective)
+        solved.minimize(objective)
     return caught.value.status
 
 
@@ -60,7 +60,7 @@ def row(terms: dict[int, int], sense: str, bound: int) -> Constraint:
 
 class TestProgram:
     def test_optimal(self) -> None:
-        assert program(row({0: 2, 1: 3}, "<=", 12)).minimise({0: -2.0, 1: -3.1}) == (0, 4)
+        assert program(row({0: 2, 1: 3}, "<=", 12)).minimize({0: -2.0, 1: -3.1}) == (0, 4)
 
     def test_infeasible(self) -> None:
         contradiction = (row({0: 1, 1: 1}, "<=", 3), row({0: -1, 1: -1}, "<=", -4))
@@ -81,21 +81,21 @@ class TestProgram:
             assert stop(hard, {0: 1.0}) is SolveStatus.TIME_LIMIT
 
     def test_rows_are_divided_by_their_divisor_without_losing_whole_solutions(self) -> None:
-        found = program(row({0: 300_000, 1: 200_000}, "<=", 799_999)).minimise({0: -3.0, 1: -2.0})
+        found = program(row({0: 300_000, 1: 200_000}, "<=", 799_999)).minimize({0: -3.0, 1: -2.0})
         assert found in ((1, 2), (2, 0))  # 700 000; the bound becomes 7
-        assert program(row({0: 4}, "==", 12)).minimise({})[0] == 3
+        assert program(row({0: 4}, "==", 12)).minimize({})[0] == 3
         assert stop(program(row({0: 4}, "==", 10)), {}) is SolveStatus.INFEASIBLE
 
     def test_rows_and_closed_variables_narrow_it(self) -> None:
         p = program(row({0: 1, 1: 1}, "<=", 7))
         best = {0: -2.0, 1: -1.0}
-        assert p.minimise(best) == (5, 2)
+        assert p.minimize(best) == (5, 2)
         p.add([(0, 1)], 1)
-        assert p.minimise(best) == (1, 5)
+        assert p.minimize(best) == (1, 5)
         p.add([(1, 1.0)], 2.5)
-        assert p.minimise(best) == (1, 2)
+        assert p.minimize(best) == (1, 2)
         p.close([0])
-        assert p.minimise(best) == (0, 2)
+        assert p.minimize(best) == (0, 2)
 
     def test_nothing_open(self) -> None:
         p = program(row({0: 1}, "<=", 3))
@@ -349,7 +349,7 @@ class TestResults:
 
     def test_time_runs_out_between_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is not proven to the end is no proof."""
-        original = IntegerProgram.minimise
+        original = IntegerProgram.minimize
         solves = []
 
         def late(self: IntegerProgram, objective: Any) -> tuple[int, ...]:
@@ -358,7 +358,7 @@ class TestResults:
                 raise NoProof(SolveStatus.TIME_LIMIT)
             return original(self, objective)
 
-        monkeypatch.setattr(IntegerProgram, "minimise", late)
+        monkeypatch.setattr(IntegerProgram, "minimize", late)
         answer = recommend(paper(), "6.5")
         assert answer.status is SolveStatus.TIME_LIMIT
         assert [r.cluster for r in answer] == [

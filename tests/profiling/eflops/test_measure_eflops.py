@@ -26,21 +26,14 @@ from torch import nn  # noqa: E402
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError  # noqa: E402
 from deepvm.io.host_info import cores  # noqa: E402
-from deepvm.profiling.eflops.eflops_worker import Task, run_workers  # noqa: E402
+from deepvm.profiling.eflops.eflops_worker import Task, Window, run_workers, time_windows  # noqa: E402  # noqa: E402
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
 from deepvm.profiling.hosts.machine import Machine  # noqa: E402
 from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
 from deepvm.profiling.workload.spec import Workload  # noqa: E402
-from deepvm.profiling.workload.train_step import (  # noqa: E402
-    DTYPES,
-    Ranks,
-    Training,
-    real,
-    synthetic,
-)
-from deepvm.profiling.workload.windows import Window, time_windows  # noqa: E402
+from deepvm.profiling.workload.train_step import DTYPES, Ranks, Training, real, synthetic  # noqa: E402
 
 HERE = TESTS / "support" / "profiling"
 CPU = torch.device("cpu")

@@ -21,8 +21,7 @@ from support.published import FIGURE_5, G4DN, HELD_OUT, SIZES, TABLE_IV, logisti
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.profiling.fit import speedup_models
-from deepvm.profiling.fit.diagnostics import doubts
-from deepvm.profiling.fit.speedup_fit import Fit, fit_curve, next_step
+from deepvm.profiling.fit.speedup_fit import Fit, doubts, fit_curve, next_step
 from deepvm.profiling.fit.speedup_models import (
     ALPHA_BETA,
     AMDAHL,
@@ -158,7 +157,7 @@ class TestOwnData:
 
         check()
 
-    def test_clear_data_with_noise_are_recognised(self) -> None:
+    def test_clear_data_with_noise_are_recognized(self) -> None:
         for law, values in [
             (AMDAHL, (0.08,)),
             (USL, (0.05, 0.004)),

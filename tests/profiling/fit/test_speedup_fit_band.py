@@ -96,7 +96,7 @@ def test_it_covers_the_truth(law: Law) -> None:
     assert np.median([width(b, at) for b in bands]) < 0.25
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("repeats", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_band_knows_that_the_unit_was_measured_too(repeats: int) -> None:
     """Times with 3 % noise, those of one VM included: S(16) is in nearly all 95 % bands, which are
     not huge.

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from deepvm.documents.declared import properties
 from deepvm.errors import CatalogFormatError, DataError
+from deepvm.profiling.fit.points import read_medians, read_points
 from deepvm.profiling.fit.scaling_document import Curve, Run, write_curve
-from deepvm.profiling.fit.speedup_points import read_medians, read_points
 
 
 def written(folder: Path, text: str, name: str = "points.csv") -> Path:

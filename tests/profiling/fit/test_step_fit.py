@@ -10,8 +10,8 @@ import pytest
 from deepvm.core.arrays import FloatArray
 from deepvm.core.training.steptime import Steps, StepTimeLaw
 from deepvm.errors import RequestError
+from deepvm.profiling.fit.points import StepQuestion
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
-from deepvm.profiling.fit.step_points import StepQuestion
 
 LAW = StepTimeLaw(0.05, 0.004, 0.04, 0.02, 0.3, 0.006, 3.0, 0.02)
 SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
@@ -113,7 +113,7 @@ def test_what_is_said_of_little() -> None:
             [(1, 1), (1, 2), (1, 4)],
             BATCHES,
             (2, 2, 8.0),
-            "nothing was measured that synchronises so",
+            "nothing was measured that synchronizes so",
         ),
         ([(1, 1), (1, 2), (1, 4)], BATCHES, None, "nothing was measured on several VMs"),
         ([(1, 1), (2, 2), (2, 4), (2, 8)], BATCHES, None, "of several VMs only 2 were measured"),

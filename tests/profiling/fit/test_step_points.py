@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.declared import properties
 from deepvm.errors import CatalogFormatError, RequestError
-from deepvm.profiling.fit.step_points import (
-    StepQuestion,
-    asked_of,
-    read_asked,
-    read_steps,
-)
+from deepvm.profiling.fit.points import StepQuestion, asked_of, read_asked, read_steps
 
 HEADER = "nodes,gpus,local_batch,step_time_s\n"
 

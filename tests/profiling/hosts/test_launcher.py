@@ -57,7 +57,7 @@ def test_keys_of_a_line_that_cannot_be(tmp_path: Path) -> None:
         ("x@a user=y", "expected one host a line"),
         ("a type=", "expected one host a line"),
         ("a slots=1 slots=1", "expected one host a line"),
-        ("a colour=red", "expected one host a line"),
+        ("a color=red", "expected one host a line"),
     ]:
         (tmp_path / "hosts").write_text(line)
         with pytest.raises(CatalogFormatError) as caught:
@@ -138,7 +138,7 @@ def test_a_template_gets_words_or_one_word() -> None:
         "py -m m 'a b'",
     ]
     assert Launcher.parse("sh -c {command} {host}", "py").command(HOST, "m", ["a b"]) == [
-        *("sh", "-c", "py -m m 'a b'", "h1"),
+        *("sh", "-c", "py -m m 'a b'", "h1")
     ]
     assert Launcher.parse("local").command(HOST, "m", []) == [sys.executable, "-m", "m"]
     assert Launcher.parse("local").local and not Launcher.parse("ssh").local

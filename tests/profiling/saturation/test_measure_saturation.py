@@ -21,8 +21,13 @@ import pytest
 from deepvm.checkpoint.network.protocol import Channel, introduce
 from deepvm.errors import CheckpointError, MeasurementError, RequestError
 from deepvm.profiling.hosts.launcher import Host, Launcher
-from deepvm.profiling.saturation.measure_saturation import Saturation, evaluate, measure
-from deepvm.profiling.saturation.setup import Setup, tcp_cluster
+from deepvm.profiling.saturation.measure_saturation import (
+    Saturation,
+    Setup,
+    evaluate,
+    measure,
+    tcp_cluster,
+)
 from deepvm.profiling.saturation.transfer_tcp import Receiver
 
 from support.profiling import namespaces  # isort: skip
@@ -295,8 +300,10 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
         " >&2\nexec sleep 600\n"
     )
     stays.chmod(0o700)
-    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._mpirun_path", lambda: str(stays))
-    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
+    monkeypatch.setattr(
+        "deepvm.profiling.saturation.measure_saturation._mpirun_path", lambda: str(stays)
+    )
+    monkeypatch.setattr("deepvm.profiling.saturation.measure_saturation._FATAL_S", 0.2)
     with (
         soon(60),
         pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.effort import THOROUGH
 
-from deepvm.profiling.saturation.saturation_fit import SaturationPoint, fit_knee, raw_saturation
+from deepvm.profiling.saturation.measure_saturation import SaturationPoint, fit_knee, raw_saturation
 
 # Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by
 # tbf on a machine that did other things as well: 0.4 % in the middle, and a few pushes that

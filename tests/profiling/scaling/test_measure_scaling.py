@@ -17,18 +17,21 @@ from support.small_disk import small_disk
 from deepvm.core.training.steptime import StepTimeFit
 from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.profiling.fit.scaling_document import (
-    Curve,
-    Run,
-    check_same,
-    read_curve,
-    write_curve,
-)
+from deepvm.profiling.fit.scaling_document import Curve, Run, check_same, read_curve, write_curve
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.scaling import scaling_host
-from deepvm.profiling.scaling.measure_scaling import Task, _fit, _law, _Session, measure_scaling
-from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, _leave_out
+from deepvm.profiling.scaling.measure_scaling import (
+    Limits,
+    Outcome,
+    Ready,
+    Task,
+    _fit,
+    _law,
+    _leave_out,
+    _Session,
+    measure_scaling,
+)
 
 SHORT = ("--warmup", "1", "--windows", "2", "--steps", "3", "--repeats", "1")
 CURVE = Curve(

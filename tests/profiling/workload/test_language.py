@@ -74,8 +74,14 @@ def test_what_comes_later_is_not_seen_by_a_model_of_tokens() -> None:
     assert not torch.allclose(model(tokens)[0, 10:], model(changed)[0, 10:], atol=1e-5)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    ("sharded", "checkpointing"),
+    [
+        (False, False),
+        (True, True),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in [(False, True), (True, False)]),
+    ],
+)
 def test_it_learns_whole_and_in_shards(ranks: Ranks, sharded: bool, checkpointing: bool) -> None:
     torch.manual_seed(0)
     model = language.on_meta(TINY, checkpointing=checkpointing)

@@ -111,6 +111,10 @@ def test_why_the_backward_pass_is_not_counted() -> None:
     depthwise = 2 * 32 * 9 * 16 * 16
     too_many = counted_with_backward(grouped, 16) - 3 * forward_flops(grouped, 16)
     assert too_many == (32 - 1) * depthwise
+
+
+@pytest.mark.slow
+def test_by_how_much_the_backward_pass_is_counted_wrong() -> None:
     model = on_meta("efficientnet_v2_m")
     assert 15 < counted_with_backward(model, 32) / forward_flops(model, 32) < 17
 

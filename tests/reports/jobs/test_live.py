@@ -13,12 +13,11 @@ from support.jobs import worlds
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, JobState, Reason, Role
+from deepvm.jobs.decisions.world import JobLimits, JobState, Reason, Role
 from deepvm.jobs.history.history import EventRow
-from deepvm.reports.jobs.live import Limits, LiveView, limits_of, live_lines
+from deepvm.reports.jobs.live import LiveView, live_lines
 
 S = worlds.START_S
-LIMITS = Limits(steps=1000, total_usd=5.0)
 
 
 def world() -> JobState:
@@ -36,6 +35,7 @@ def world() -> JobState:
     ]
     return replace(
         base,
+        terms=replace(base.terms, steps=1000, total_usd=5.0),
         now_s=S + 3600,
         job=Job.RUNNING,
         machines={m.id: m for m in machines},
@@ -45,14 +45,13 @@ def world() -> JobState:
         reached=250,
         version=240,
         facts=SaveFacts(step_s=0.5),
-        counts=Counts(12, {Reason.EMERGENCY: 1, Reason.INSURANCE: 4}),
+        lost_steps=12,
+        saves={Reason.EMERGENCY: 1, Reason.INSURANCE: 4},
     )
 
 
-def shown(width: int, limits: Limits = LIMITS, found: JobState | None = None) -> list[str]:
-    return list(
-        live_lines("resnet-7", found or world(), limits, ["12:00:00 m1 was preempted"], width)
-    )
+def shown(width: int, found: JobState | None = None) -> list[str]:
+    return list(live_lines("resnet-7", found or world(), ["12:00:00 m1 was preempted"], width))
 
 
 def test_at_a_glance() -> None:
@@ -102,26 +101,21 @@ def test_narrow_terminals() -> None:
 
 
 def test_without_a_known_end_nothing_is_foretold() -> None:
-    text = "\n".join(shown(80, Limits()))
+    text = "\n".join(shown(80, replace(world(), terms=JobLimits(4, 4))))
     assert "left" not in text and "expected" not in text and "of " not in text.splitlines()[0]
     over = replace(world(), job=Job.DONE)
-    assert "left" not in "\n".join(shown(80, LIMITS, over))
+    assert "left" not in "\n".join(shown(80, over))
 
 
 def test_hundreds_of_machines() -> None:
     found = replace(worlds.many(260).world, job=Job.RUNNING)
-    lines = shown(80, LIMITS, found)
+    lines = shown(80, found)
     assert len(lines) < 24 and any("machines more, 0 alive in all" in line for line in lines)
-
-
-def test_limits_of_a_job_file() -> None:
-    assert limits_of({"steps": 7, "budget": {"total_usd": 2.5}}) == Limits(7, 2.5)
-    assert limits_of({}) == limits_of({"steps": None, "budget": None}) == Limits()
 
 
 def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    with LiveView("resnet-7", world, LIMITS, out) as view:
+    with LiveView("resnet-7", world, out) as view:
         view.on_event(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno \x07room"}))
         view.on_event(
             EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1})
@@ -139,6 +133,6 @@ def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    with LiveView("resnet-7", world, LIMITS, out) as view:
+    with LiveView("resnet-7", world, out) as view:
         view.on_event(EventRow(S, "savenow", "running", {}))
     assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()

@@ -14,10 +14,8 @@ from deepvm.jobs.decisions.world import PREEMPTED, GenerationProgress
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import OVER, JobLine, JobStatus
-from deepvm.reports.jobs.events import closing_lines, event_line
-from deepvm.reports.jobs.jobs_page import JobsPage
-from deepvm.reports.jobs.live import Limits, live_lines
-from deepvm.reports.jobs.run_page import RunPage
+from deepvm.reports.jobs.live import closing_lines, event_line, live_lines
+from deepvm.reports.jobs.run_page import JobsPage, RunPage
 from deepvm.reports.text import print_text
 
 S = worlds.START_S
@@ -111,12 +109,12 @@ def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_while_it_runs() -> None:
     job = plain()
-    trains = replace(job.world, job=Job.RUNNING)
-    text = " ".join(live_lines("plain", trains, Limits(steps=400), [], 200))
+    trains = replace(job.world, job=Job.RUNNING, terms=replace(job.world.terms, steps=400))
+    text = " ".join(live_lines("plain", trains, [], 200))
     assert "progress unknown: no steps reported yet" in text and "no checkpoint yet" in text
     assert "step 0" not in text and "lost" not in text and "is safe" not in text
     starts = replace(trains, machines={}, generation=0)
-    assert "step 0 of 400" in " ".join(live_lines("plain", starts, Limits(steps=400), [], 200))
+    assert "step 0 of 400" in " ".join(live_lines("plain", starts, [], 200))
     assert (
         event_line(EventRow(S, "ended", "done", {"id": "m2", "code": 0, "step": 0}))
         == "m2: trainers ended with exit code 0"

@@ -17,12 +17,11 @@ from support.web_pages import Page, read_page
 
 from deepvm.core.units import elapsed
 from deepvm.jobs.decisions.world import Head, Role
-from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
 from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.timeline import TrainingTimeline, losses, paid, phases
+from deepvm.jobs.history.timeline import DOWNTIME, Downtime, TrainingTimeline, losses, paid, phases
 from deepvm.jobs.standing import GONE
-from deepvm.reports import charts
+from deepvm.reports import pages
 from deepvm.reports.jobs.run_page import MAX_EVENTS, RunPage
 from deepvm.reports.pages import TEMPLATES
 
@@ -31,7 +30,7 @@ SCRIPT = TEMPLATES / "jobs.js"
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return RunPage(worlds.many(40), "1.2").render()
+    return RunPage(worlds.many(40)).render()
 
 
 @pytest.fixture(scope="module")
@@ -315,14 +314,14 @@ def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
 
 def test_few_labels_for_any_time() -> None:
     for span_s in [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7]:
-        ticks = charts.Times(0.0, span_s).ticks()
+        ticks = pages.Times(0.0, span_s).ticks()
         assert 2 <= len(ticks) <= 6 and len({label for _, label in ticks}) == len(ticks)
         assert all(len(label) <= 7 for _, label in ticks)
 
 
 def test_few_labels_for_any_amount() -> None:
     for most in [1e-6, 0.0034, 0.5, 1, 7, 99, 1000, 172_480, 3e9]:
-        rows, labels = zip(*charts.Scale.up_to(most).ticks(4), strict=True)
+        rows, labels = zip(*pages.Scale.up_to(most).ticks(4), strict=True)
         assert (
             rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels)
         ), labels
@@ -363,8 +362,8 @@ def test_the_script_finds_values_and_rows() -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    def light(colour: str) -> float:
-        digits = colour if len(colour) == 6 else "".join(c * 2 for c in colour)
+    def light(color: str) -> float:
+        digits = color if len(color) == 6 else "".join(c * 2 for c in color)
         parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
         r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
@@ -376,12 +375,12 @@ def contrast(one: str, other: str) -> float:
 def test_colours_can_be_told_from_the_paper() -> None:
     style = SCRIPT.with_suffix(".css").read_text()
     for block in re.findall(r":root \{(.*?)\}", style, re.S):
-        colours = dict(re.findall(r"--(\w+): #(\w+);", block))
+        colors = dict(re.findall(r"--(\w+): #(\w+);", block))
         # Of texts
         for name in ("ink", "quiet", "blue", "orange", "red", "green", "violet", "amber"):
-            assert min(contrast(colours[name], colours[p]) for p in ("paper", "shade")) >= 4.5, (
+            assert min(contrast(colors[name], colors[p]) for p in ("paper", "shade")) >= 4.5, (
                 name,
-                colours,
+                colors,
             )
         for name in ("edge",):  # of shapes
-            assert contrast(colours[name], colours["paper"]) >= 3, (name, colours)
+            assert contrast(colors[name], colors["paper"]) >= 3, (name, colors)

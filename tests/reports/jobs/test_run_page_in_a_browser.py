@@ -35,7 +35,7 @@ def opened(
     chromium: Any, tmp_path: Path, job: JobStatus, *, width: int = 1200, scheme: str = "light"
 ) -> Any:
     file = tmp_path / "run.html"
-    file.write_text(RunPage(job, "1").render())
+    file.write_text(RunPage(job).render())
     page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.problems = []
     page.on("console", lambda message: page.problems.append(message.text))
@@ -94,7 +94,7 @@ def test_what_the_pointer_is_on(chromium: Any, tmp_path: Path) -> None:
 def test_a_tap_shows_the_same(chromium: Any, tmp_path: Path) -> None:
     context = chromium.new_context(viewport={"width": 360, "height": 700}, has_touch=True)
     file = tmp_path / "run.html"
-    file.write_text(RunPage(worlds.one_machine(), "1").render())
+    file.write_text(RunPage(worlds.one_machine()).render())
     page = context.new_page()
     page.goto(file.as_uri())
     page.locator(".bar.member").first.tap()
@@ -123,7 +123,7 @@ def test_events_are_filtered(chromium: Any, tmp_path: Path) -> None:
 
 def test_without_scripts_it_is_complete(chromium: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.html"
-    file.write_text(RunPage(worlds.many(40), "1").render())
+    file.write_text(RunPage(worlds.many(40)).render())
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())

@@ -11,8 +11,8 @@ import pytest
 from support.lab.made_folder import make
 
 from deepvm.lab.checked import check
-from deepvm.reports.lab import figures
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab import files as figures
+from deepvm.reports.lab.files import LabSummary
 
 pytest.importorskip("matplotlib")
 WRONG = "tokens-gpt-tiny-late-ovl-s1"

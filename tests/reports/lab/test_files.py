@@ -22,8 +22,7 @@ from deepvm.errors import MissingExtraError
 from deepvm.lab.checked import check
 from deepvm.lab.results import SuiteResult
 from deepvm.reports.lab import files as lab_files
-from deepvm.reports.lab.files import write_all
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab.files import FIGURES, LabSummary, write_all
 
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 NAMES = {
@@ -41,12 +40,12 @@ NAMES = {
 }
 
 
-def written(out: Path, *, draws: bool = False) -> Sequence[SuiteResult]:
-    """Write all files, with the figures if it ``draws``; its suites."""
+def written(out: Path, *, draws: bool = False, drawn: Sequence[str] = ()) -> Sequence[SuiteResult]:
+    """Write all files, with the figures if it ``draws``, else after they are ``drawn``."""
     summary = LabSummary.of(*check(out))
     with pytest.MonkeyPatch.context() as patch:
         if not draws:
-            patch.setattr(lab_files, "write_figures", lambda *_: ())
+            patch.setattr(lab_files, "write_figures", lambda *_: drawn)
         assert write_all(out, summary) == ""
     return summary.suites
 
@@ -80,6 +79,14 @@ def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
     written(make(tmp_path), draws=True)
     first = files(tmp_path)
     assert set(first) == NAMES and all(first.values())
+    written(tmp_path, drawn=[f"{n}.{form}" for n in FIGURES for form in ("png", "svg")])
+    assert files(tmp_path) == first
+
+
+@pytest.mark.slow
+def test_pictures_are_the_same_each_time(tmp_path: Path) -> None:
+    written(make(tmp_path), draws=True)
+    first = files(tmp_path)
     written(tmp_path, draws=True)
     assert files(tmp_path) == first
 

@@ -15,16 +15,14 @@ from support.web_pages import Page, read_page
 
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.checked import check
-from deepvm.reports.lab.files import write_all
-from deepvm.reports.lab.lab_page import lab_page
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab.files import LabSummary, lab_page, write_all
 
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 def rendered(out: Path) -> str:
-    return lab_page(LabSummary.of(*check(out)), ["figure-2-goodput.png"], "1.2")
+    return lab_page(LabSummary.of(*check(out)), ["figure-2-goodput.png"])
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +40,11 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture(scope="module")
 def page(good: str) -> Page:
     return read_page(good)
+
+
+def test_each_gate_says_what_it_asks(page: Page) -> None:
+    texts = {element.text.strip() for element in page.elements if element.name == "td"} - {""}
+    assert {gate.__doc__ for gate in GATES.values()} <= texts
 
 
 def test_one_small_file_in_ascii(good: str) -> None:

@@ -14,8 +14,7 @@ from support.browser import FAINT, OVERLAPS, browser
 from support.lab.made_folder import make
 
 from deepvm.lab.checked import check
-from deepvm.reports.lab.files import write_all
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab.files import LabSummary, write_all
 
 pytestmark = pytest.mark.browser
 LABS: dict[str, dict[str, Any]] = {

@@ -16,8 +16,7 @@ from support.places import ROOT, SHARED
 
 from deepvm.lab.checked import CheckedRuns
 from deepvm.lab.results import PARTS, Cost, SuiteResult, Variant
-from deepvm.reports.lab.comparison import analysis
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab.files import LabSummary, analysis
 
 _PUBLISHED = json.loads((ROOT / "data" / "lab" / "ecrl-published.json").read_text())
 published = SimpleNamespace(**_PUBLISHED)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.lab.results import Estimate
-from deepvm.reports.charts import Scale
-from deepvm.reports.lab.lab_page import ratio_scale
+from deepvm.reports.lab.files import ratio_scale
+from deepvm.reports.pages import Scale
 
 VALUES = st.lists(st.floats(-1e4, 1e4, allow_subnormal=False), min_size=1, max_size=9)
 

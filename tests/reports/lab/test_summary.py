@@ -11,8 +11,7 @@ import pytest
 from support.lab.made_folder import MACHINE, list_again, make
 
 from deepvm.lab.checked import check
-from deepvm.reports.lab.comparison import accepted
-from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.lab.files import LabSummary, accepted
 from deepvm.reports.pages import sentences
 
 

@@ -48,6 +48,10 @@ def shown(
     return capsys.readouterr().out.splitlines()
 
 
+def rows_of(answer: Recommendations) -> list[plan_view.Row]:
+    return PlanView(compare([answer]), PRICES).rows
+
+
 def reasons(
     answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False
 ) -> str:
@@ -84,12 +88,12 @@ def test_the_best_value_is_the_first_where_others_save_little(
     cheapest = answered("0.32", "bert-base")[0]
     assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
     assert cheapest.throughput < best[0].throughput / 1.5
-    assert [label for label, _ in plan_view.rows_of(best)] == ["fastest, best value", "no spot"]
+    assert [label for label, _ in rows_of(best)] == ["fastest, best value", "no spot"]
 
 
 def test_a_baseline_has_no_best_value() -> None:
     found = answered("30", "resnet50", policy="performance-first")
-    assert [label for label, _ in plan_view.rows_of(found)][0] == "first by performance-first"
+    assert [label for label, _ in rows_of(found)][0] == "first by performance-first"
     each = [r.cluster.gpu.eflops for r in found]
     assert each == sorted(each, reverse=True), "5 % of a rank is no share of a speed"  # type: ignore[type-var]
 
@@ -127,7 +131,8 @@ def test_bills_in_words() -> None:
         (196.0, (192.4, 201.2), "192-201 $"),
         (9.0, (9.0, 9.001), "9.00 $"),
     ]:
-        assert words.bill_words(JobEstimate(1.0, cost, 0.0, costs_usd=costs)) == text
+        estimate = JobEstimate(1.0, cost, 0.0, costs_usd=costs)
+        assert words.time_and_bill(estimate)[1] == text
 
 
 def test_losses_in_words() -> None:
@@ -161,16 +166,16 @@ def test_the_next_budget_is_no_trap() -> None:
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
     asked = answered("1", "qwen2.5-1.5b")
-    assert "times the speed" in plan_view.limits_note(asked, plan_view.rows_of(asked)).text
+    assert "times the speed" in plan_view.limits_note(asked, rows_of(asked)).text
 
 
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     best = answered("3", "resnet50")
-    assert list(plan_view.bad_time_note(plan_view.rows_of(best))) == []
+    assert list(plan_view.bad_time_note(rows_of(best))) == []
     first = best[0]
     assert first.prediction is not None
     bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
-    (note,) = plan_view.bad_time_note([("fastest", bad), *plan_view.rows_of(best)[1:]])
+    (note,) = plan_view.bad_time_note([("fastest", bad), *rows_of(best)[1:]])
     assert str(note) == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 
 

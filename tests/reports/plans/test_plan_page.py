@@ -19,6 +19,7 @@ import pytest
 from support.builders import catalog, cpu_type, gpu_type, paper
 from support.web_pages import Page, read_page
 
+import deepvm
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
@@ -43,7 +44,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def written(
     answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3"
 ) -> str:
-    return plan_page(PlanView(compare([answer, *others]), NOW), command, "1.2")
+    return plan_page(PlanView(compare([answer, *others]), NOW), command)
 
 
 def data_of(page: Page) -> Any:
@@ -194,7 +195,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     assert page.all("code")[0].text.strip() == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
     assert "llama-8b, sharded" in header and "Clusters for at most 30 $/h" in header
-    assert "deepvm 1.2 at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
+    assert f"deepvm {deepvm.__version__} at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
 
 
 def test_without_a_model_eflops_are_shown_without_intervals() -> None:

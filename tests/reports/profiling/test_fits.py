@@ -63,7 +63,7 @@ def test_lines_are_told_apart_without_colour(fit: Fit) -> None:
     assert len(dashes) == 4
 
 
-@pytest.mark.parametrize("form", ["png", "svg"])
+@pytest.mark.parametrize("form", [pytest.param("png", marks=pytest.mark.slow), "svg"])
 def test_same_fit_same_bytes(fit: Fit, form: Any) -> None:
     first, second = (render(fit_figure(fit, name="a"), form) for _ in range(2))
     assert first == second

@@ -11,8 +11,8 @@ import pytest
 
 from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import Steps, StepTimeLaw
+from deepvm.profiling.fit.points import StepQuestion
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
-from deepvm.profiling.fit.step_points import StepQuestion
 from deepvm.reports.pictures import render, short
 from deepvm.reports.profiling.measurements import step_figure
 from deepvm.reports.text import format_step, print_text
@@ -112,7 +112,7 @@ def test_where_guessing_begins_is_marked_only_when_it_is_shown() -> None:
     assert not step_figure(fitted(StepQuestion(5, 20, 8.0)), name="a").axes[0].texts
 
 
-@pytest.mark.parametrize("form", ["png", "svg"])
+@pytest.mark.parametrize("form", [pytest.param("png", marks=pytest.mark.slow), "svg"])
 def test_same_fit_same_bytes(form: Any) -> None:
     first, second = (render(step_figure(fitted(), name="a"), form) for _ in range(2))
     assert first == second

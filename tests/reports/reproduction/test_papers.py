@@ -69,6 +69,7 @@ def test_verdicts(name: str, computed: dict[str, Paper]) -> None:
     assert differing(reproduction) == known == KNOWN[name]
 
 
+@pytest.mark.system
 def test_a_wrong_figure_is_seen(computed: dict[str, Paper]) -> None:
     for name, figure, published in [
         ("deepvm", "table-7, DeepVM 1st", "16 g4dn + 1 c5"),
@@ -100,6 +101,7 @@ def test_each_figure_would_be_seen_if_ours_were_another(computed: dict[str, Pape
             assert not replace(own, ours=other).expected, name
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_other_seeds_of_the_simulation_have_the_same_verdicts(
     seed: int, monkeypatch: pytest.MonkeyPatch

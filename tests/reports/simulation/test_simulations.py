@@ -9,9 +9,8 @@ import pytest
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.reports.simulation.simulations import bars_figure, lines_figure, print_results
 from deepvm.simulator.engine.engine import PARTS
-from deepvm.simulator.jobfile import preset
+from deepvm.simulator.jobfile import preset, swept
 from deepvm.simulator.monte_carlo import simulate
-from deepvm.simulator.sweeps import swept
 
 JOB = replace(
     preset("gpt-117m"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import POLICIES, Formula, SaveFacts, parse_policy
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine.engine import run
-from deepvm.simulator.engine.lifetimes import ListedLifetimes
+from deepvm.simulator.engine.lifetimes import ListedLifetimes, ObservedLifetimes
+from deepvm.simulator.engine.policy_adapter import PolicyAdapter
 from deepvm.simulator.jobfile import preset
 
 NAMES = [*(n for n in POLICIES if n != "auto"), "static:7", "static:40", "every:120"]
@@ -193,7 +195,10 @@ def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
         simulated(job, "none", 5)
 
 
-def test_machines_that_never_come_are_not_waited_for_for_ever() -> None:
+def test_machines_that_never_come_are_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deepvm.simulator.engine.engine.HOPELESS_LIVES", 500)
     for vms, elastic in [(1, False), (2, False), (2, True)]:
         job = Job(
             1000,
@@ -210,7 +215,10 @@ def test_machines_that_never_come_are_not_waited_for_for_ever() -> None:
             simulated(job, "static:1", 5)
 
 
-def test_saves_that_take_longer_than_a_life_are_what_is_wrong() -> None:
+def test_saves_that_take_longer_than_a_life_are_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deepvm.simulator.engine.engine.HOPELESS_LIVES", 500)
     job = Job(
         1000, Span.of(10.0), allocation_s=Span.of(1.0), backup_s=Span.of(500.0), mttp_s=(40.0,)
     )
@@ -425,6 +433,49 @@ def test_behind_an_emergency_save_all_go_that_are_noticed() -> None:
     # Told of at 40.5 s and 41 s: the step ends at 41 s, 36 are safe at 43 s; the others from 48 s
     # on.
     assert found.preemptions.tolist() == [2] and found.total_s == pytest.approx([48 + 164])
+
+
+@pytest.mark.parametrize("policy", ["none", "static:50"])
+def test_machines_that_are_lost_at_one_moment_are_paid_like_one_each(policy: str) -> None:
+    job = Job(
+        steps=1000,
+        step_s=Span.of(1.0),
+        save_s=Span.of(2.0),
+        allocation_s=Span.of(20.0),
+        preparation_s=Span.of(15.0),
+        grace_s=Span.of(60.0),
+        save_every_steps=45,
+        proactive_replacement=True,
+    )
+    one, three = (
+        run(
+            replace(job, vms=vms),
+            parse_policy(policy),
+            ObservedLifetimes([[342.0]]),
+            1,
+            np.random.default_rng(1),
+        )
+        for vms in (1, 3)
+    )
+    assert three.total_s == pytest.approx(one.total_s)
+    assert three.vm_s == pytest.approx(3 * one.vm_s)
+
+
+def test_machines_that_are_lost_at_one_moment_have_lived_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else policies learn lives of 0 s from all but one of them, and save too often."""
+    lives: list[float] = []
+    learn = PolicyAdapter.learn
+
+    def record(*words: Any) -> None:
+        lives.extend(words[3].tolist())
+        learn(*words)
+
+    monkeypatch.setattr(PolicyAdapter, "learn", record)
+    job = Job(steps=1000, step_s=Span.of(1.0), save_s=Span.of(2.0), vms=3)
+    run(job, parse_policy("static:50"), ObservedLifetimes([[342.0]]), 1, np.random.default_rng(1))
+    assert lives and set(lives) == {342.0}
 
 
 def test_two_machines_are_paid_only_while_there_are_two() -> None:

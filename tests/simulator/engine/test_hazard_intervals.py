@@ -15,7 +15,7 @@ from support.simulator.engine_runs import compare
 
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import Hazard, SaveFacts
-from deepvm.simulator.engine.hazard_intervals import ALIKE, GrowingIntervals, pass_over
+from deepvm.simulator.engine.policy_adapter import ALIKE, GrowingIntervals, pass_over
 from deepvm.simulator.engine.state import Runs
 
 JOB = Job(
@@ -49,7 +49,7 @@ def test_steps_are_those_of_each_interval_rounded_down(
 
 
 def test_intervals_that_hardly_grow_are_rounded_down_as_one() -> None:
-    """No mean of neighbours: they are all between 1 and 2 steps, and 17 and 18."""
+    """No mean of neighbors: they are all between 1 and 2 steps, and 17 and 18."""
     count = np.array([50.0])
     assert growing(1.6, 1e-3).steps(count) == [50] and growing(17.9, 1e-4).steps(count) == [17 * 50]
     assert growing(1e5 + 0.9, 0.1).steps(count)[0] == pytest.approx(
@@ -156,8 +156,7 @@ def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
             },
             {"step_s": Span(0.2, 3), "save_s": Span(0, 12)},
             pytest.param(
-                {"vms": 4, "elastic": True, "mttp_s": (30_000.0,)},
-                marks=pytest.mark.slow,
+                {"vms": 4, "elastic": True, "mttp_s": (30_000.0,)}, marks=pytest.mark.slow
             ),
         ]
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -116,18 +117,16 @@ def test_more_pieces_are_done_and_the_one_that_is_cut_is_longer() -> None:
     """t/m - 1/2 + v/(2 m^2) segments are done, and the last one began (m + v/m)/2 before: early,
     and half way.
     """
-    for count in [600, 60]:
-        for steps, step, save in [
-            (1, Span(0, 2), Span(0, 0)),
-            (1, Span(1, 1), Span(0, 20)),
-            (5, Span(0, 10), Span(1, 2)),
-        ]:
-            random, segment = np.random.default_rng(1), steps * step.mean + save.mean
-            left = (30 + random.random(RUNS)) * segment
-            plain, ours = (
-                drawn(steps, 60, step, save, left, random),
-                found(steps, count, step, save, left, random),
-            )
+    for steps, step, save in [
+        (1, Span(0, 2), Span(0, 0)),
+        (1, Span(1, 1), Span(0, 20)),
+        (5, Span(0, 10), Span(1, 2)),
+    ]:
+        random, segment = np.random.default_rng(1), steps * step.mean + save.mean
+        left = (30 + random.random(RUNS)) * segment
+        plain = drawn(steps, 60, step, save, left, random)
+        for count in [600, 60]:
+            ours = found(steps, count, step, save, left, deepcopy(random))
             square = (steps * step.variance + save.variance) / segment**2
             for cut in (plain, ours):
                 assert cut.cut.all()
@@ -164,6 +163,7 @@ def test_one_step_and_one_save_are_cut_where_they_are() -> None:
     assert cut.trained_s[cut.cut] == pytest.approx(np.minimum(left, trained)[cut.cut])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "changes"),
     sampled(
@@ -202,6 +202,7 @@ def test_uneven_steps_and_saves_agree_with_the_oracle(
         assert abs(difference) <= 0.002 + 3.5 * error, (what, oracle, difference, error)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -17,6 +17,7 @@ from support.places import ROOT
 from support.simulator.trace_files import REAL, needs_traces, write
 from survival_calibration import (
     WAYS,
+    Judged,
     brier,
     brier_had,
     brier_interval,
@@ -86,6 +87,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, ...]:
     return read_traces([folder])
 
 
+@pytest.fixture(scope="module")
+def judged(made: tuple[Trace, ...]) -> list[Judged]:
+    return judge(made, [1, 4])
+
+
 def test_the_prior_finds_what_the_traces_were_drawn_from(made: tuple[Trace, ...]) -> None:
     found = fit_prior(made)
     assert (found.pools, found.gangs) == (9, 3)
@@ -102,8 +108,10 @@ def test_the_prior_finds_what_the_traces_were_drawn_from(made: tuple[Trace, ...]
         fit_prior(made[:2])
 
 
-def test_forecasts_are_judged_on_what_they_have_not_seen(made: tuple[Trace, ...]) -> None:
-    judged = judge(made, [1, 4])
+@pytest.mark.system
+def test_forecasts_are_judged_on_what_they_have_not_seen(
+    made: tuple[Trace, ...], judged: list[Judged]
+) -> None:
     assert len(judged) == 24
     assert brier(judged, "prior") < brier(judged, "band")
     gangs = [j for j in judged if j.nodes == 8]
@@ -221,9 +229,8 @@ def test_an_answer_puts_it_together() -> None:
 
 
 def test_the_scripts_lines_and_picture(
-    made: tuple[Trace, ...], request: pytest.FixtureRequest
+    made: tuple[Trace, ...], judged: list[Judged], request: pytest.FixtureRequest
 ) -> None:
-    judged = judge(made, [1, 4])
     lines = list(judged_lines(judged, fit_prior(made)))
     assert any(line.startswith("| band | 0.") for line in lines)
     assert any("80 % intervals of 'prior' hold" in line for line in lines)

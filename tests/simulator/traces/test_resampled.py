@@ -7,7 +7,7 @@ import pytest
 
 from deepvm.errors import DataError
 from deepvm.simulator.engine.lifetimes import ListedLifetimes
-from deepvm.simulator.traces.resampled import ResampledLifetimes
+from deepvm.simulator.traces.lifetime_fit import ResampledLifetimes
 
 RANDOM = np.random.default_rng(1)
 MANY = np.zeros(20_000, dtype=np.int64)

@@ -51,8 +51,7 @@ def test_lives_against_a_walk_along_the_ticks(counts: list[int], nodes: int) -> 
 def test_machines_that_never_were_there_have_no_life(tmp_path: Path) -> None:
     nothing = write(tmp_path / "a.json", [0, 0, 0])
     with pytest.raises(
-        CatalogFormatError,
-        match=r"a\.json: no life of all machines begins.*at most 0 at once",
+        CatalogFormatError, match=r"a\.json: no life of all machines begins.*at most 0 at once"
     ):
         lives_of([nothing])
     said: list[str] = []

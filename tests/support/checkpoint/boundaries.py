@@ -24,7 +24,7 @@ def saved(folder: Path) -> dict[int, Any]:
     here = VersionFolder(folder)
     return {
         m.version: torch.load(here.file("job", m.version), weights_only=True)
-        for m in here.manifests("job")
+        for m in here.versions("job")
     }
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from deepvm.checkpoint.tiers.cloud import CloudTier
-from deepvm.checkpoint.tiers.cloud_objects import CloudObjects
+from deepvm.checkpoint.tiers.cloud import CloudObjects, CloudTier
 
 _NUMBERS = itertools.count()
 CHANGES = ("pipe_file", "open", "rm_file", "mv", "write", "close")

@@ -287,7 +287,7 @@ def _restorable(state: dict[str, bytes], place: Path) -> dict[int, bytes]:
 def _listed(place: Path) -> dict[int, bytes]:
     folder = VersionFolder(place)
     found = {}
-    for manifest in folder.manifests("job"):
+    for manifest in folder.versions("job"):
         path = folder.file("job", manifest.version)
         try:
             verify(path, manifest)

@@ -13,8 +13,7 @@ from typing import Any
 from deepvm.checkpoint.files import shared_file_write
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import CommitRecord, Shard
 from deepvm.checkpoint.tiers import base, file
 
 CALLS = {"pwrite": 9, "fsync": 7, "replace": 5, "ftruncate": 1, "open": 12}

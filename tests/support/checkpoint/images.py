@@ -9,12 +9,10 @@ import random
 import zipfile
 from pathlib import Path
 
-from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.files.writer_lock import WRITERS
+from deepvm.checkpoint.files.version_dir import WRITERS, VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import CommitRecord, NewVersion, Shard
 from deepvm.checkpoint.tiers.base import Store
 
 
@@ -128,13 +126,18 @@ def zip_shard(
 
 def write_version(store: Store, data: bytes | bytearray, manifest: CommitRecord) -> None:
     """Write a version as a memory node does."""
-    store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)
+    store.write(
+        NewVersion(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)
+    )
 
 
 def write_to_folder(
     folder: VersionFolder, image: bytes | memoryview, manifest: CommitRecord
 ) -> Path:
     """Write a version whose bytes are all there."""
-    return folder.write(
-        memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest
+    folder.write(
+        NewVersion(
+            memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest
+        )
     )
+    return folder.file(manifest.job, manifest.version)

@@ -17,7 +17,7 @@ import mmap, random, sys
 from pathlib import Path
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.tiers.file import FileTier
 durable_write.PIECE = 65536
 folder, first, count, size = Path(sys.argv[1]), *map(int, sys.argv[2:5])

@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.manifest import Level, NewVersion, Shard
 from deepvm.checkpoint.network.client import Link, node_status
 from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Kind
@@ -219,29 +218,21 @@ class NodeDisk:
         self._error = 0
         self._opened.set()
 
-    def _troubled(
-        self,
-        folder: VersionFolder,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-    ) -> Path:
-        early = not isinstance(final, list)
+    def _troubled(self, folder: VersionFolder, new: NewVersion) -> None:
+        early = not isinstance(new.final, list)
         self.early += early
         self._busy = True
 
         def ends() -> Iterator[int]:
             if early and self.way == "begun early":
                 self._trouble()
-            for end in final:
-                if end == len(image):
+            for end in new.final:
+                if end == len(new.image):
                     self._trouble()
                 yield end
 
         try:
-            return self._write(folder, image, job, version, ends(), manifest)
+            self._write(folder, replace(new, final=ends()))
         finally:
             self._busy = False
 

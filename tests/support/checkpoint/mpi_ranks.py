@@ -18,9 +18,8 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -39,19 +38,20 @@ def node(folder: Path) -> Mapping[str, object]:
     victim dies.
     """
     from deepvm.checkpoint.files.version_dir import VersionFolder
+    from deepvm.checkpoint.format.manifest import NewVersion
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.network.mpi_streams import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
     write = VersionFolder.write
 
-    def slow(self: VersionFolder, image: memoryview, job: str, *words: Any) -> Path:
+    def slow(self: VersionFolder, new: NewVersion) -> None:
         deadline = time.monotonic() + 10
-        while job == "victim" and VICTIM not in carrier()._gone and time.monotonic() < deadline:
+        while new.job == "victim" and VICTIM not in carrier()._gone and time.monotonic() < deadline:
             time.sleep(0.01)
-        if job == "victim":
+        if new.job == "victim":
             time.sleep(0.3)
-        return write(self, image, job, *words)
+        write(self, new)
 
     VersionFolder.write = slow  # type: ignore[method-assign]
     here = Node(NodeSettings(MpiEndpoint.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))

@@ -13,7 +13,7 @@ from typing import Any
 
 from deepvm.checkpoint.files import shared_file_write
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.snapshot import snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 from support.checkpoint import failing_disk

@@ -12,7 +12,7 @@ import pytest
 
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.node.server import Node
-from deepvm.checkpoint.tiers.bucket import Bucket
+from deepvm.checkpoint.tiers.s3 import Bucket
 from support.checkpoint import object_store
 from support.checkpoint.disks import Disk, Folder, Objects
 from support.checkpoint.memory_nodes import running, until

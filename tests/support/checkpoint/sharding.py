@@ -17,7 +17,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from deepvm.checkpoint import dcp_tiers
+from deepvm.checkpoint import dcp as dcp_tiers
 from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
 from deepvm.errors import CheckpointError
 
@@ -136,7 +136,7 @@ class Ranks:
         def end(rank: int) -> None:
             sending = self._writers[rank]._sending
             if sending is not None:
-                sending.give_up("the training has ended")
+                sending.give_up()
             for _, tier in self._of_thread.places._open.values():
                 tier.close()
 

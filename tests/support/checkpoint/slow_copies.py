@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.checkpoint.format.byte_samples import ByteSamples
+from deepvm.checkpoint.format.tensor_bytes import ByteSamples
 from deepvm.checkpoint.snapshot import snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 

@@ -10,23 +10,18 @@ from __future__ import annotations
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import CommitRecord
+from deepvm.checkpoint.format.manifest import NewVersion
 from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
@@ -156,25 +151,18 @@ class StepwiseStore(FileTier):
     were written.
     """
 
-    def write(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-    ) -> None:
-        on_disk = memoryview(bytearray(len(image)))
+    def write(self, new: NewVersion) -> None:
+        on_disk = memoryview(bytearray(len(new.image)))
 
         def ends() -> Iterator[int]:
             done = 0
-            for end in final:
-                on_disk[done:end] = image[done:end]
+            for end in new.final:
+                on_disk[done:end] = new.image[done:end]
                 done = end
                 self._step()
                 yield end
 
-        super().write(on_disk, job, version, ends(), manifest)
+        super().write(replace(new, image=on_disk, final=ends()))
 
     @staticmethod
     def _step() -> None:
@@ -208,7 +196,7 @@ class Protocol(RuleBasedStateMachine):
         )
         self.registry.changed = Turns()
         self.store = StepwiseStore(self.folder.path)
-        self.store.folder = self.folder
+        self.store._direct = False
         self.flusher = Flusher(self.registry, self.store, keep=KEEP)
         self.seen: dict[Version, bytes] = {}
         self.committed: dict[tuple[Version, int], int] = {}
@@ -575,7 +563,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def the_disk_has_what_was_sent(self) -> None:
-        listed = self.folder.manifests("job")
+        listed = self.folder.versions("job")
         assert len(listed) <= 2 * KEEP
         for manifest in listed:
             path = self.folder.file("job", manifest.version)

@@ -30,14 +30,14 @@ import torch._dynamo  # the first optimizer loads it, which takes longer than al
 from deepvm.checkpoint import Checkpointer, checkpointer, restore
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format import checksums
-from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node.connection import Connection
-from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
+from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.snapshot import host_buffer, snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
 from deepvm.checkpoint.tiers import replicated, tcp
@@ -241,7 +241,7 @@ def serve(order: dict[str, Any], log: Log) -> None:
     """A memory node until it is killed."""
     flusher._FIRST_RETRY_S = 0.05
     # Also a small version is written while it comes
-    flusher.LEAST_BYTES, checksums.CHUNK_BYTES = 0, 16384
+    flusher.LEAST_BYTES, checksums.STEP_BYTES = 0, 16384
     node = Node(
         NodeSettings(
             Address("127.0.0.1", order.get("port", 0)),
@@ -301,9 +301,9 @@ def node_says_durable_before_it_writes() -> None:
 
 def node_drops_what_is_not_flushed() -> None:
     """A slot is used again before a slow disk has its version."""
-    take, write = VersionMemory._slot, Flusher._write
+    take, write = VersionRegistry._slot, Flusher._write
 
-    def hasty(self: VersionMemory, *wanted: Any) -> Any:
+    def hasty(self: VersionRegistry, *wanted: Any) -> Any:
         for job in self.jobs.values():
             for version in [v for v in job.complete.values() if not v.used and not job.keeps(v)]:
                 self._drop(version)
@@ -313,7 +313,7 @@ def node_drops_what_is_not_flushed() -> None:
         time.sleep(0.1)
         return write(self, version)
 
-    VersionMemory._slot, Flusher._write = hasty, slow  # type: ignore[method-assign]
+    VersionRegistry._slot, Flusher._write = hasty, slow  # type: ignore[method-assign]
 
 
 def slow_node() -> None:

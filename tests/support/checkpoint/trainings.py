@@ -13,8 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
-from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.format.manifest import (  # noqa: E402
+    CommitRecord,  # noqa: E402
+    Level,
+    Shard,
+)
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.errors import DamagedError  # noqa: E402
 

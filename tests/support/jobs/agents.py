@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.agent_board import BOARD, Board
-from deepvm.jobs.agent.trainer_socket import TrainerSocket
+from deepvm.jobs.agent.backups import TrainerSocket
 
 
 class BareAgent:

@@ -19,9 +19,9 @@ from typing import Any
 
 from support.jobs.fake_ec2 import FakeEc2
 
-from deepvm.jobs.clouds.aws.user_data import FOLDER, THIS_BOOT, UNIT
-from deepvm.jobs.clouds.fake_metadata import FakeMetadata
+from deepvm.jobs.clouds.aws.ec2_settings import FOLDER, THIS_BOOT, UNIT
 from deepvm.jobs.clouds.local import jail
+from deepvm.jobs.clouds.local_machine import FakeMetadata
 
 SHUTDOWN = """#!/bin/sh
 echo "$*" >>"$STUB/shutdowns"

@@ -22,8 +22,7 @@ from deepvm.jobs.cloud import (
 )
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobLimits, JobState
-from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.log_pieces import LogPieces
+from deepvm.jobs.head.mirror import HeadState, LogPieces
 from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import PLACE, History, JobRow
 from deepvm.jobs.wire import new_secret

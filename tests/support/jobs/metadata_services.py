@@ -12,6 +12,8 @@ import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support.http_server import QuietServer
+
 
 class Service:
     """A server on this machine; :meth:`answer` says what it answers: status, body, headers."""
@@ -36,8 +38,7 @@ class Service:
 
             do_GET = do_PUT = do_POST = any
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 

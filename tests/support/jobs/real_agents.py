@@ -19,8 +19,7 @@ from typing import Any
 
 from support.jobs.runs import until
 
-from deepvm.jobs.controller.api import application
-from deepvm.jobs.controller.server import UnauthenticatedConnections, listening, server_of
+from deepvm.jobs.controller.api import listening, server_of
 from deepvm.jobs.wire import Receiver, new_secret, secret_of, token_of
 
 SPEC: dict[str, Any] = {
@@ -52,7 +51,7 @@ class Commander:
         self.beats: list[dict[str, Any]] = []
         self._receiver = Receiver(self.secret)
         bound = listening("127.0.0.1", 0)
-        self._server = server_of(application(self, self._receiver), UnauthenticatedConnections())
+        self._server = server_of(self, self._receiver)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._server.serve([bound])), daemon=True
         )

@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts
-from deepvm.jobs.controller.samples import MOST, thinned
+from deepvm.jobs.controller.changes import MOST, thinned
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import (
-    Counts,
-    JobLimits,
-    JobState,
-    MachineRecord,
-    Pool,
-    Reason,
-    Role,
-)
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool, Reason, Role
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, History, JobRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import ALIVE, OVER, JobStatus
@@ -87,13 +79,16 @@ def standing(
         reached=steps,
         pools=(POOL,),
         facts=SaveFacts(step_s=0.25),
-        counts=Counts(lost, saves),
+        lost_steps=lost,
+        saves=saves,
         ending=more.pop("ending", ""),
         failure=more.pop("failure", ""),
         requests=len(machines),
         version=steps,
     )
     found = spec(**more)
+    limits = JobLimits(4, 4, total_usd=found["budget"]["total_usd"], steps=found["steps"])
+    world = replace(world, terms=limits)
     numbered = [replace(event, number=i) for i, event in enumerate(events, start=1)]
     document = final_document(str(found["name"]), START_S, world, numbered, {"g4dn.xlarge": 0.526})
     row = JobRow(

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from deepvm.lab.certify.attempt import Attempt
-from deepvm.lab.certify.logs import AttemptLog
+from deepvm.lab.certify.attempt import Attempt, AttemptLog
 
 Row = dict[str, Any]
 

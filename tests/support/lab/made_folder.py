@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.audit.publication import publishable
-from deepvm.lab.checked import check
+from deepvm.lab.checked import check, publishable
 from deepvm.lab.records import AUDIT, CHECKPOINTS, CONFIG, ENVIRONMENT, FINAL, RUNS, SUPERVISOR
 from deepvm.lab.results import suites_of
 from deepvm.lab.running.manifest import Manifest, Row, key_of

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.lab.audit.gates import GATES, verdicts
-from deepvm.lab.audit.references import with_references
 from deepvm.lab.records import Records
 from support.lab.made_runs import CONFIG, Row, change_document, change_lines, row, steps, strike
 
 
 def judge(folder: Path) -> dict[str, str]:
     """What is wrong at each gate that fails."""
-    found = verdicts(with_references(Records.read(folder), folder.parent))
+    found = verdicts(Records.read(folder))
     assert list(found) == list(GATES)
     return {gate: why for gate, why in found.items() if why}
 

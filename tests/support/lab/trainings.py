@@ -11,10 +11,9 @@ from typing import Any
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.faults.fault import FaultInjection, FaultSchedule
-from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.records import CONFIG, Records
-from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.plan import Plan
+from deepvm.lab.registry import strike_document
+from deepvm.lab.running.launcher import Launcher, Plan
 from support.process_starts import leaves_ring_1
 
 
@@ -61,7 +60,8 @@ class Ran:
 
     def wrong(self, *references: Ran) -> dict[str, str]:
         """What is wrong at each gate that is not passed, beside undisturbed runs."""
-        compared = replace(self.records, references=tuple(one.records.final for one in references))
+        compared = replace(self.records)
+        vars(compared)["references"] = {one.records.final for one in references}
         return {gate: why for gate, why in verdicts(compared).items() if why}
 
 

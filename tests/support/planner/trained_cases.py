@@ -69,6 +69,7 @@ class Tables:
             micro_batch=np.ones(len(vms)),
             batch=np.ones(len(vms)),
             doubt_of=lambda: self.doubt(instance.name, vms),
+            parts=None,  # type: ignore[arg-type]  # only measured laws look at them
             source=Source.PUBLISHED,
             fitted_vms=self.fitted[instance.name],
         )

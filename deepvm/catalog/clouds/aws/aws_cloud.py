@@ -1,10 +1,4 @@
-"""Amazon Web Services, as the registry of clouds knows it.
-
-What every command needs is read from the environment and the shared AWS files, without loading
-boto3 (half a second) or opening a socket.
-"""
-
-from __future__ import annotations
+"""Amazon Web Services: what every command needs, without boto3 (half a second) or a socket."""
 
 import contextlib
 import hashlib
@@ -37,16 +31,6 @@ _PREVIOUS = re.compile("a1|c[1-4]|cc2|cr1|d2|f1|g[23]|g3s|h1|hs1|i[23]|m[1-4]|p2
 _IN_SHORT = re.compile("north|south|east|west|central|gov")
 
 
-_RULES = CloudRules(
-    grace_s=120,
-    has_cpu_vms=True,
-    sources={
-        "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
-        "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
-    },
-)
-
-
 class AwsCloud(Cloud):
     """See :class:`Cloud`. Methods that ask AWS import what they need: most commands do not ask."""
 
@@ -54,7 +38,14 @@ class AwsCloud(Cloud):
         super().__init__(
             name="aws",
             title="AWS",
-            rules=_RULES,
+            rules=CloudRules(
+                grace_s=120,
+                has_cpu_vms=True,
+                sources={
+                    "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
+                    "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
+                },
+            ),
             # Newer partitions have longer first words (eusc-de-east-1) or two in the middle
             # (us-gov-west-1).
             region_form=r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?",
@@ -86,8 +77,7 @@ class AwsCloud(Cloud):
             return own
         name = _profile_name(profile)
         for file in _files():
-            region = _region_of(name, file)
-            if region:
+            if region := _region_of(name, file):
                 where = f"profile {name} in {file}"
                 return Region(self.check_region(region, f"region of {where}"), where)
         return own
@@ -109,14 +99,15 @@ class AwsCloud(Cloud):
             return True
         if any(_CREDENTIAL_KEY.search(_text(path)) for path in _files()):
             return True
-        return os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
+        if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+            return False
+        # A machine on EC2 may have a role: only its metadata service knows. The last file is for
+        # older machines, on Xen.
+        files = ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid")
+        return any(re.match("(amazon )?ec2", _text(_SYSTEM / file).lower()) for file in files)
 
     def account_tag(self, profile: str) -> str:
-        """A name with a hash of profile, keys and roles.
-
-        The profile's name alone is not enough: its keys may change, and a role is another identity
-        on another machine.
-        """
+        # With a hash: a profile's keys may change, and a role is another identity elsewhere
         name = _profile_name(profile)
         identity = [f"{k}={v}" for k, v in sorted(os.environ.items()) if _IDENTITY.fullmatch(k)]
         identity += [_text(path) for path in _files()]
@@ -136,7 +127,7 @@ class AwsCloud(Cloud):
         return {**aws_providers(aws), **self.public_providers(), **past}
 
     def public_providers(self) -> Mapping[str, Provider]:
-        from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
+        from deepvm.catalog.clouds.aws.providers import AdvisorProvider
 
         return {ADVISOR: AdvisorProvider()}
 
@@ -151,10 +142,7 @@ class AwsCloud(Cloud):
         return (self.data / "iam-policy.json").read_text(encoding="utf-8")
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer.
-
-        Failures are results.
-        """
+        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer."""
         from deepvm.catalog.clouds.aws.checks import check_aws
         from deepvm.catalog.clouds.aws.client import Aws
 
@@ -167,7 +155,6 @@ def _profile_name(profile: str) -> str:
 
 
 def _files() -> tuple[Path, Path]:
-    """The shared config and credentials files."""
     names = (
         os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
@@ -184,20 +171,12 @@ def _text(path: Path) -> str:
 
 
 def _region_of(profile: str, file: Path) -> str:
-    """A profile's region in a shared file; errors in the file are left to boto3."""
     from configparser import Error, RawConfigParser
 
     # AWS has no section of defaults, and its tools accept duplicate profiles.
     parser = RawConfigParser(strict=False, default_section="")
-    with contextlib.suppress(Error):
+    with contextlib.suppress(Error):  # is left to boto3
         parser.read_string(_text(file))
     names = (profile, f"profile {profile}", f'profile "{profile}"')
     regions = [parser.get(n, "region", fallback="") for n in names]
     return next(filter(None, regions), "")
-
-
-def _on_ec2() -> bool:
-    """Whether this is an EC2 machine, which may have a role: only its metadata service knows."""
-    # The last file is for older machines, on Xen.
-    files = ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid")
-    return any(re.match("(amazon )?ec2", _text(_SYSTEM / file).lower()) for file in files)

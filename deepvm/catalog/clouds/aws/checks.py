@@ -1,28 +1,20 @@
-"""Checks of ``deepvm doctor``: credentials, clock, each permission, quotas, the Spot Advisor feed.
-
-Every check is one small read-only request; nothing is started or changed.
-"""
-
-from __future__ import annotations
+"""Checks of ``deepvm doctor``, each one small read-only request."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import product
 from typing import Any
 
-from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
-from deepvm.catalog.clouds.aws.errors import MAX_SKEW_S, ApiCall
-from deepvm.catalog.clouds.aws.providers import PRICING_REGION, aws_providers
+from deepvm.catalog.clouds.aws.client import MAX_SKEW_S, ApiCall, Aws, clock_skew_s
+from deepvm.catalog.clouds.aws.providers import PRICING_REGION, AdvisorProvider, aws_providers
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
-from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import QUOTAS
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
 from deepvm.io.user_dirs import read_data
 
-WARNING_SKEW_S = 60.0
-"""A larger difference of the clock is a warning."""
+WARNING_SKEW_S = 60.0  # A larger difference of the clock is a warning
 
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
@@ -31,25 +23,23 @@ _PROBES: list[tuple[str, str, dict[str, Any]]] = read_data("aws/probes.json")["p
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
-    """Check all that live data of a region needs. Blocks for a few minutes at most.
-
-    Failures are results.
-    """
+    """Check all that live data of a region needs, for minutes at most; failures are results."""
     try:
         identity = aws.call(ApiCall("sts", "GetCallerIdentity", region))
     except CloudError as error:
         checks = _failed_identity(error)
     else:
-        account = Check(
-            "credentials", True, f"account {identity.get('Account')} as {identity.get('Arn')}"
-        )
+        who = f"account {identity.get('Account')} as {identity.get('Arn')}"
+        account = Check("credentials", True, who)
         permissions = aws.each(lambda probe: _permission(aws, region, *probe), _PROBES)
         checks = (account, _clock(identity), *permissions, *_quotas(aws, region, now))
     return (*checks, _advisor(region, now))
 
 
 def _failed_identity(error: CloudError) -> tuple[Check, ...]:
-    name = "clock" if error.why == "clock" else "credentials"
+    name = "credentials"
+    if error.why == "clock":
+        name = "clock"
     failed = Check(name, False, error.detail, error.advice)
     skipped = [n for n in ("credentials", "permissions", "quotas") if n != name]
     return (failed, *(Check(n, None, f"not checked: see {name}") for n in skipped))
@@ -73,9 +63,11 @@ def _permission(
 ) -> Check:
     call = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
     name = f"permission {call.action}"
-    dry_run = {"DryRun": True} if service == "ec2" else {}
+    parameters = dict(parameters)
+    if service == "ec2":
+        parameters["DryRun"] = True
     try:
-        aws.call(call, (_ALLOWED, _NO_QUOTA), **parameters, **dry_run)
+        aws.call(call, (_ALLOWED, _NO_QUOTA), **parameters)
     except CloudError as error:
         return Check(name, False if error.why == "permission" else None, error.detail, error.advice)
     return Check(name, True, "allowed")

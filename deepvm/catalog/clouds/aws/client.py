@@ -1,41 +1,89 @@
-"""Requests to AWS and their errors; boto3 is loaded with the first one."""
-
-from __future__ import annotations
+"""Requests to AWS, and failed ones as CloudErrors; boto3 is loaded with the first one."""
 
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_EXCEPTION, wait
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from deepvm.catalog.clouds.aws.errors import ApiCall, cloud_error, error_code
-from deepvm.catalog.signals.daemon_pool import run_in_daemons
+from deepvm.catalog.signals.fetching import run_in_daemons
+from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError
+from deepvm.io.user_dirs import read_data
 
+MAX_SKEW_S = 300.0  # AWS refuses requests whose time is further from its own
+
+_IAM_PREFIX = {"service-quotas": "servicequotas"}
+
+_TABLE: Any = read_data("aws/errors.json")
+_WHY_OF_CODE = {code: why for why, codes in _TABLE["codes"].items() for code in codes}
+_WHY_OF_EXCEPTION = {name: why for why, names in _TABLE["exceptions"].items() for name in names}
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class Aws:
-    """The account of a profile. Thread-safe.
+@dataclass(frozen=True)
+class ApiCall:
+    """boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``)."""
 
-    Nothing is loaded, read or sent before the first call.
-    """
+    service: str
+    operation: str
+    region: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.service} {self.operation} in {self.region}"
+
+    @property
+    def action(self) -> str:
+        return f"{_IAM_PREFIX.get(self.service, self.service)}:{self.operation}"
+
+    def error(self, why: str, detail: str) -> CloudError:
+        advice = _TABLE["advice"][why].format(action=self.action, region=self.region)
+        return CloudError(self.what, why, redact(detail), advice)
+
+    def timed_out(self, seconds: float) -> CloudError:
+        return self.error("timeout", f"the answer was not complete after {seconds:.0f} s")
+
+
+def cloud_error(error: BaseException, call: ApiCall) -> CloudError:
+    """The error for what boto3 raised."""
+    code = error_code(error)
+    if not code:
+        known = [_WHY_OF_EXCEPTION.get(kind.__name__) for kind in type(error).__mro__]
+        why = next(filter(None, known), "reply")
+        return call.error(why, str(error) or type(error).__name__)
+    why = _WHY_OF_CODE.get(code.removeprefix("Client."), "reply")
+    asked = getattr(error, "operation_name", call.operation)
+    if why == "permission" and asked != call.operation:  # a role had to be assumed first
+        why = "credentials"
+    if why in ("credentials", "expired"):
+        # AWS repeats what was signed, with the session token in it.
+        return call.error(why, f"AWS refused {asked} ({code})")
+    message = getattr(error, "response", {})["Error"].get("Message") or "no reason given"
+    return call.error(why, f"AWS says {code}: {message}")
+
+
+def error_code(error: BaseException) -> str:
+    """The code of a refusal by AWS, empty for any other exception."""
+    response: Any = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+class Aws:
+    """The account of a profile. Thread-safe; nothing is loaded or sent before the first call."""
 
     at_once = 8
     attempts = 5  # of each request; boto3 waits up to 1, 2, 4 and 8 s in between
     connect_s, read_s = 5.0, 30.0  # for a connection, and between two pieces of an answer
 
     def __init__(self, profile: str = "", region: str = "", total_s: float = 180) -> None:
-        """``profile`` empty: boto3's default. ``region``: where roles are assumed.
-
-        ``total_s`` is for one answer with all its pages: a peer that sends a byte now and then
-        never hits ``read_s``.
-        """
-        self.profile = profile
-        self._region = region
+        self.profile = profile  # empty: boto3's default
+        self._region = region  # where roles are assumed
+        # For one answer with all pages: a peer that sends a byte now and then never hits read_s
         self._total_s = total_s
         self._clients: dict[tuple[str, str], Any] = {}
         self._session: Any = None
@@ -43,11 +91,7 @@ class Aws:
         self._lock = threading.Lock()
 
     def call(self, api_call: ApiCall, answers: Collection[str] = (), **parameters: Any) -> Any:
-        """The reply as boto3 gives it, or the code of an expected refusal (``answers``).
-
-        Raises:
-            CloudError: no answer, or another refusal.
-        """
+        """boto3's reply, or the code of a refusal among ``answers``. Raises CloudError."""
 
         def ask() -> Any:
             try:
@@ -60,11 +104,7 @@ class Aws:
         return self._in_time(api_call, ask)
 
     def pages(self, api_call: ApiCall, **parameters: Any) -> list[Any]:
-        """The rows of all pages of a list; ``MaxResults`` is the size of a page.
-
-        Raises:
-            CloudError: a refusal, or any page is missing.
-        """
+        """The rows of all pages of a list, ``MaxResults`` in a page. Raises CloudError."""
         end = time.monotonic() + self._total_s
         size = parameters.pop("MaxResults", None)
 
@@ -76,7 +116,7 @@ class Aws:
                 # boto3 parses the web page of a proxy as an empty answer, which would look like the
                 # end of the list.
                 if not isinstance(page.get(key), list):
-                    raise api_call.unusable(f"a page of the answer holds no {key}")
+                    raise api_call.error("reply", f"a page of the answer holds no {key}")
                 rows.extend(page[key])
                 if time.monotonic() > end and page.get("NextToken"):
                     raise api_call.timed_out(self._total_s)
@@ -85,10 +125,7 @@ class Aws:
         return self._in_time(api_call, ask)
 
     def _in_time(self, api_call: ApiCall, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` returns; its exceptions as CloudErrors.
-
-        After ``total_s`` its thread is abandoned.
-        """
+        # After ``total_s`` its thread is abandoned
         (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{api_call.operation}")
         if not wait([future], self._total_s).done:
             raise api_call.timed_out(self._total_s)
@@ -100,10 +137,7 @@ class Aws:
             raise cloud_error(error, api_call) from None
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """The answers for all items, in their order.
-
-        Asks several at once, and the first failure ends it.
-        """
+        """The answers for all items, in their order; the first failure is raised."""
         futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
             done = wait(futures, return_when=FIRST_EXCEPTION).done
@@ -119,7 +153,7 @@ class Aws:
         rows = self.call(api_call).get("Regions") or ()
         names = sorted(row["RegionName"] for row in rows if row.get("RegionName"))
         if not names:
-            raise api_call.unusable("the answer holds no region")
+            raise api_call.error("reply", "the answer holds no region")
         return tuple(names)
 
     def _client(self, api_call: ApiCall) -> Any:
@@ -174,6 +208,6 @@ def known_regions() -> frozenset[str]:
     from botocore.loaders import create_loader
     from botocore.regions import EndpointResolver
 
-    resolver = EndpointResolver(create_loader().load_data("endpoints"))
-    partitions = resolver.get_available_partitions()
-    return frozenset(r for p in partitions for r in resolver.get_available_endpoints("ec2", p))
+    known = EndpointResolver(create_loader().load_data("endpoints"))
+    partitions = known.get_available_partitions()
+    return frozenset(r for p in partitions for r in known.get_available_endpoints("ec2", p))

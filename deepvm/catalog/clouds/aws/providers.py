@@ -1,24 +1,25 @@
 """Providers of AWS's signals, one per kind."""
 
-from __future__ import annotations
-
 import hashlib
+import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from deepvm.catalog.clouds.aws import responses
-from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import ApiCall
+from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
+from deepvm.catalog.public.download import PublicFile, download, shown
 from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.signal import FetchResult, Provider
-from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Market
+from deepvm.errors import CloudError
 
-PRICING_REGION = "us-east-1"
-"""Few regions serve the price list, each of them for all."""
+PRICING_REGION = "us-east-1"  # Few regions serve the price list, each of them for all
 
 _PRICED_TYPES_IN_A_CALL = 8
 _TYPES_IN_A_CALL = 100
@@ -53,10 +54,7 @@ def history_provider(aws: Aws, days: int) -> Provider:
 
 
 def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
-    """Placement scores of ``count`` spot VMs of any of some types.
-
-    AWS scores fewer than three types low.
-    """
+    """Placement scores of ``count`` spot VMs of any types; AWS scores fewer than three low."""
     wanted = sorted(set(types))
     # In the name of the cache file: scores of other types must not be mixed up.
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
@@ -66,12 +64,11 @@ def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
 
 def _specs(aws: Aws, region: str, _: datetime) -> FetchResult:
     call = ApiCall("ec2", "DescribeInstanceTypes", region)
-    rows = aws.pages(call, MaxResults=100)
-    return _whole(responses.read_specs(rows), call, "no instance type")
+    return _whole(responses.read_specs(aws.pages(call, MaxResults=100)), call, "no instance type")
 
 
 def _offerings(aws: Aws, region: str, _: datetime) -> FetchResult:
-    """By zone ids, which are the same for every account."""
+    # Ids of zones are the same for every account
     call = ApiCall("ec2", "DescribeInstanceTypeOfferings", region)
     rows = aws.pages(call, LocationType="availability-zone-id", MaxResults=1000)
     return _whole(responses.read_offerings(rows), call, "no type that any zone offers")
@@ -79,16 +76,13 @@ def _offerings(aws: Aws, region: str, _: datetime) -> FetchResult:
 
 def _zones(aws: Aws, region: str, _: datetime | None = None) -> FetchResult:
     call = ApiCall("ec2", "DescribeAvailabilityZones", region)
-    return _whole(
-        responses.read_zones(aws.call(call).get("AvailabilityZones") or ()), call, "no zone"
-    )
+    rows = aws.call(call).get("AvailabilityZones") or ()
+    return _whole(responses.read_zones(rows), call, "no zone")
 
 
 def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
-    fields = {**_LINUX_ON_DEMAND, "regionCode": region}
-    filters = [
-        {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
-    ]
+    wanted = {**_LINUX_ON_DEMAND, "regionCode": region}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
     call = ApiCall("pricing", "GetProducts", PRICING_REGION)
     which = {"ServiceCode": "AmazonEC2", "Filters": filters, "FormatVersion": "aws_v1"}
     rows = aws.pages(call, MaxResults=100, **which)
@@ -96,7 +90,6 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
 
 
 def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
-    """The current price of every type in every zone where it has one."""
     call = ApiCall("ec2", "DescribeSpotPriceHistory", region)
     rows = aws.pages(call, StartTime=now, **_LINUX_SPOT)
     return _whole(responses.read_spot(rows, _zone_ids(aws, region, rows)), call, "no spot price")
@@ -104,11 +97,8 @@ def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
 
 def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchResult:
     specs = _specs(aws, region, now).data
-    types = [
-        name
-        for name, spec in sorted(specs.items())
-        if spec["spot"] and spec.get("gpu", {}).get("manufacturer") == "NVIDIA"
-    ]
+    gpus = {name: spec.get("gpu", {}) for name, spec in sorted(specs.items()) if spec["spot"]}
+    types = [name for name, gpu in gpus.items() if gpu.get("manufacturer") == "NVIDIA"]
     call = ApiCall("ec2", "DescribeSpotPriceHistory", region)
     window = {"StartTime": now - period, "EndTime": now, **_LINUX_SPOT}
     rows = _rows_of_types(aws, call, types, _PRICED_TYPES_IN_A_CALL, **window)
@@ -118,25 +108,23 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchRe
 def _rows_of_types(
     aws: Aws, call: ApiCall, types: Sequence[str], at_once: int, **which: Any
 ) -> list[Any]:
-    """The rows of a list that is asked for by types, so many in a call."""
     chunks = [types[first : first + at_once] for first in range(0, len(types), at_once)]
     answers = aws.each(lambda c: aws.pages(call, InstanceTypes=c, **which), chunks)
     return [row for rows in answers for row in rows]
 
 
 def _quotas(aws: Aws, region: str, _: datetime) -> FetchResult:
-    """How many vCPUs the account may run in each family and market, and how many it runs."""
     limits = aws.each(lambda quota: _limit(aws, region, quota.code), QUOTA_NAMES.values())
     if all(limit is None for limit in limits):
         call = ApiCall("service-quotas", "GetServiceQuota", region)
-        raise call.unusable("AWS knows none of EC2's quotas of vCPUs here")
+        raise call.error("reply", "AWS knows none of EC2's quotas of vCPUs here")
     in_use = _in_use(aws, region)
-    data = []
+    rows = []
     for ((family, market), quota), limit in zip(QUOTA_NAMES.items(), limits, strict=True):
         if limit is not None:
-            figures = {"vcpus": int(limit), "in_use": in_use[family, market]}
-            data.append({"family": family, "market": market.value, "code": quota.code, **figures})
-    return FetchResult(data)
+            row = {"family": family, "market": market.value, "code": quota.code}
+            rows.append(row | {"vcpus": int(limit), "in_use": in_use[family, market]})
+    return FetchResult(rows)
 
 
 def _limit(aws: Aws, region: str, code: str) -> float | None:
@@ -151,14 +139,13 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
         if not isinstance(value, int | float):
             # A proxy's page, or an error inside AWS: do not fall back to the default, which may be
             # far from the account's limit.
-            raise call.unusable(f"the answer holds no value of quota {code}")
+            raise call.error("reply", f"the answer holds no value of quota {code}")
         if value >= 0:
             return float(value)
     return None
 
 
 def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
-    """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     call = ApiCall("ec2", "DescribeInstances", region)
     running = responses.read_running(aws.pages(call, Filters=live, MaxResults=1000))
@@ -180,17 +167,68 @@ def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datet
 
 
 def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
-    """Zone ids by this account's names, asked for only where a row lacks the id."""
-    if all(row.get("AvailabilityZoneId") for row in rows):
+    if all(row.get("AvailabilityZoneId") for row in rows):  # so names need not be asked for
         return {}
     return {name: zone for zone, name in _zones(aws, region).data.items()}
 
 
 def _whole(result: FetchResult, call: ApiCall, missing: str) -> FetchResult:
-    """The result, if it is not empty.
-
-    An empty one raises a CloudError, since it would replace an older answer in the cache.
-    """
-    if not result.data:
-        raise call.unusable(f"the answer holds {missing}")
+    if not result.data:  # it would replace an older answer in the cache
+        raise call.error("reply", f"the answer holds {missing}")
     return result
+
+
+ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
+URL_VARIABLE = "DEEPVM_ADVISOR_URL"
+
+_ADVICE = "try again later; without it, types are not marked by how often they are interrupted"
+
+
+class AdvisorProvider(Provider):
+    """How often spot VMs of each type are interrupted, in AWS's five bands. Needs no account."""
+
+    # The file's savings are not read: prices derived from them are off by 15 % in the median and by
+    # a factor of two in one of ten.
+
+    def __init__(self) -> None:
+        super().__init__(kinds.ADVISOR, "AWS Spot Advisor", self._read_bands)
+        url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
+        # The real file has about 10 MiB.
+        self.file = PublicFile(url, f"Spot Advisor at {shown(url)}", URL_VARIABLE, _ADVICE)
+        self._lock = threading.Lock()
+        # The file holds all regions: it is downloaded, or fails, once for each time ``now``
+        self._regions = lru_cache(maxsize=1)(self._download)
+
+    def _read_bands(self, region: str, now: datetime) -> FetchResult:
+        with self._lock:
+            regions = self._regions(now)
+        if isinstance(regions, CloudError):
+            raise regions
+        types = regions.get(region)
+        if isinstance(types, dict):
+            types = types.get("Linux")
+        if not isinstance(types, dict):
+            raise self.file.unreadable(f"the file has no table for Linux in {region}")
+        # type() and not isinstance(), which would accept True as band 1.
+        bands = {
+            name: row["r"]
+            for name, row in sorted(types.items())
+            if isinstance(row, dict)
+            and type(row.get("r")) is int
+            and 0 <= row["r"] < len(INTERRUPTION_BANDS)
+        }
+        if not bands:
+            raise self.file.unreadable(f"none of {len(types)} types in {region} has a band")
+        lost = len(types) - len(bands)
+        return FetchResult(bands, {"unknown band": lost} if lost else {})
+
+    def _download(self, _: datetime) -> Mapping[str, Any] | CloudError:
+        try:
+            regions = json.loads(download(self.file).body)["spot_advisor"]
+        except CloudError as error:
+            return error
+        except (ValueError, RecursionError, LookupError, TypeError):
+            regions = None
+        if not isinstance(regions, dict) or not regions:
+            return self.file.unreadable("the file has no table spot_advisor")
+        return regions

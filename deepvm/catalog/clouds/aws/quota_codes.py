@@ -1,7 +1,5 @@
 """AWS's vCPU quotas of ``data/aws/quotas.json``, and which types count against which quota."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -18,10 +16,7 @@ QUOTA_NAMES = {
 
 
 def quota_family(name: str) -> str:
-    """The family whose quota a type's vCPUs count against.
-
-    By AWS's naming: ``Standard``, ``G and VT``, ``P`` ...
-    """
+    """The family whose quota a type's vCPUs count against: ``Standard``, ``G and VT``, ``P`` ..."""
     letters = re.match(r"[a-z]*", name)
     family: str = _TABLE["letters"].get(letters[0] if letters else "", "Standard")
     return family

@@ -1,12 +1,6 @@
-"""Parse AWS's replies; pure functions, so that recorded replies can test them.
-
-Rows are as boto3 returns them; results have the forms of
-:class:`deepvm.catalog.signals.signal.Signal`. A wrong price breaks a budget, so no price is
-guessed: rows that cannot be trusted are refused and counted, and of two prices for the same thing
-the higher one is kept.
-"""
-
-from __future__ import annotations
+"""Parse AWS's replies, rows as boto3 returns them, to signals."""
+# A wrong price breaks a budget, so no price is guessed: rows that cannot be trusted are refused and
+# counted, and of two prices for the same thing the higher one is kept.
 
 import json
 import re
@@ -52,14 +46,11 @@ _PRODUCT = jmespath.compile(
         terms.OnDemand.*.priceDimensions | [].*[] | [?unit == 'Hrs'].pricePerUnit.USD]"""
 )
 
-UNUSABLE = "unusable row"
-"""The reason under which refused rows are counted."""
+UNUSABLE = "unusable row"  # The reason under which refused rows are counted
 
+# The product whose spot prices count. Accounts from before 2013 also see ``Linux/UNIX (Amazon
+# VPC)``.
 LINUX = "Linux/UNIX"
-"""The product whose spot prices count.
-
-Accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``.
-"""
 
 Row = Mapping[str, Any]
 _Result = TypeVar("_Result")
@@ -68,7 +59,6 @@ _Result = TypeVar("_Result")
 def _each(
     rows: Iterable[Any], read: Callable[[Any], _Result | None]
 ) -> tuple[list[_Result], dict[str, int]]:
-    """The results of ``read`` that are not None, and how many rows were refused."""
     results = []
     refused = 0
     for row in rows:
@@ -110,14 +100,12 @@ def read_zones(rows: Iterable[Row]) -> FetchResult:
 
 
 def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | None]]:
-    """Type, market and vCPUs of the VMs in DescribeInstances that count against vCPU quotas.
-
-    VCPUs are None where they are the type's.
-    """
+    """Type, market and vCPUs (None: the type's) of VMs that count against vCPU quotas."""
     running = []
     for name, lifecycle, cores, threads in _RUNNING.search(list(reservations)):
-        # Others than spot, such as scheduled ones, count as on demand.
-        market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
+        market = Market.ON_DEMAND  # also for others, such as scheduled ones
+        if lifecycle == "spot":
+            market = Market.SPOT
         running.append((name, market, (cores or 0) * (threads or 0) or None))
     return running
 
@@ -142,10 +130,7 @@ def read_spot(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
 
 
 def read_history(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
-    """The ``history`` of rows of DescribeSpotPriceHistory in any order.
-
-    ``zone_ids`` (by name) are for rows without.
-    """
+    """The ``history`` of rows of DescribeSpotPriceHistory; ``zone_ids``: by name, where missing."""
     changes, refused = _each(rows, lambda row: _change(row, zone_ids))
     points: dict[tuple[str, str, int], str] = {}
     for point, price in changes:
@@ -209,11 +194,8 @@ def _gib(mib: float) -> float:
 
 
 def _bandwidths(network: Row) -> dict[str, float]:
-    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded.
-
-    Absent where unknown. The words limit the sum of several cards: on a g6e.48xlarge each of four
-    may use all of its 400 Gbit/s.
-    """
+    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded, if known."""
+    # The words limit the sum: on a g6e.48xlarge each of four cards may use all of its 400 Gbit/s
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
@@ -224,7 +206,9 @@ def _bandwidths(network: Row) -> dict[str, float]:
     cards = network.get("NetworkCards") or ()
     for which in ("Baseline", "Peak"):
         figures = [card.get(f"{which}BandwidthInGbps") for card in cards]
-        totals = [worded[which]] if which in worded else []
+        totals = []
+        if which in worded:
+            totals = [worded[which]]
         if figures and all(figures):
             # The figure of a single card is more exact than the words.
             totals = [sum(figures), *(totals if len(figures) > 1 else [])]
@@ -247,14 +231,11 @@ def _reason_unusable(gpus: Sequence[Row], accelerators: Sequence[Row]) -> str:
 
 
 def _counted(devices: Sequence[Row]) -> str:
-    return " and ".join(
-        f"{device.get('Count', 1)} x {device.get('Name', 'an unnamed device')}"
-        for device in devices
-    )
+    names = (f"{d.get('Count', 1)} x {d.get('Name', 'an unnamed device')}" for d in devices)
+    return " and ".join(names)
 
 
 def _product(row: Any) -> tuple[str, list[str]] | None:
-    """The type and hourly prices of one row of the price list."""
     name, operation, prices = _PRODUCT.search(json.loads(row))
     if not isinstance(name, str) or not name or not prices:
         raise ValueError("no type, or no price per hour in US dollars")
@@ -265,7 +246,6 @@ def _product(row: Any) -> tuple[str, list[str]] | None:
 
 
 def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str, int], str] | None:
-    """Type and zone, time (s since 1970) and price of a row of DescribeSpotPriceHistory."""
     if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
         return None
     name = row["InstanceType"]

@@ -1,10 +1,4 @@
-"""The first deepvm process on an EC2 machine: fetches its settings and runs the agent.
-
-When it ends, the script that has started it shuts the machine down, which terminates it. Where that
-script is gone, too, the shutdown that is put off here again and again comes by itself.
-"""
-
-from __future__ import annotations
+"""The first deepvm process on an EC2 machine: fetches its settings and runs the agent."""
 
 import json
 import os
@@ -41,8 +35,7 @@ def main() -> None:
     }
     file.touch(mode=0o600)
     file.write_text(json.dumps({"beat_s": FAR_BEAT_S, **settings, **surroundings}))
-    # For setups and scripts, ``python`` is this one, which the image may have in a folder of its
-    # own.
+    # For setups and scripts, ``python`` is this one
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(file), "aws"],
@@ -55,8 +48,7 @@ def main() -> None:
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         now_s = time.monotonic()
-        # Until an agent has found its controller, it waits for ever; the token is what it gets
-        # first.
+        # Until an agent has a token, the first thing it gets, it waits for ever
         if now_s - began_s > _NO_CONTROLLER_S and not (here / "agent" / "token").exists():
             agent.kill()
         if now_s - refreshed_s > _REFRESH_S:

@@ -1,22 +1,14 @@
 """Rendezvous of an exported plan's VMs: AWS Systems Manager parameters under ``/deepvm/JOB/``.
 
-Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB``:
+Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB ACT ... FILE``:
 
-- ``keep``: makes the job's token, unless it exists, announces this VM as one that keeps versions;
-  tells its address;
-- ``join``: waits for the token and for all keepers to answer; tells their addresses, the same first
-  one on all VMs;
-- ``lead``: without keepers, agrees on the VM where all meet; tells the term, its address, and
+- ``keep``: makes the job's token, unless it exists, and announces this VM as one that keeps
+  versions; writes its address;
+- ``join``: waits for the token and for all keepers to answer; writes their addresses;
+- ``lead``: without keepers, agrees on the VM where all meet; writes the term, its address, and
   whether it is this one;
 - ``fetch``: reads the code from a bucket.
-
-What comes is written into the file that the command line names last.
-
-Parameters that an earlier cluster has left do no harm: an address counts only if something answers
-there.
 """
-
-from __future__ import annotations
 
 import argparse
 import logging
@@ -29,16 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import ApiCall
+from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from deepvm.errors import CloudError
 from deepvm.io.atomic_write import write_private
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
 
 LOOK_S = 3.0
 ANSWER_S = 2.0
-SILENT_S = 120.0
-"""A leader whose port has been silent for so long is gone, or never came."""
+SILENT_S = 120.0  # A leader whose port has been silent for so long is gone, or never came
 _MISSING = "ParameterNotFound"
 _EXISTS = "ParameterAlreadyExists"
 _T = TypeVar("_T")
@@ -54,46 +44,41 @@ class Rendezvous:
         self._wait_s = wait_s
         self._look_s = look_s
         self._end_s = time.monotonic() + wait_s
-        self.region = self._patiently(_region)
-        self.address = self._patiently(lambda: metadata("local-ipv4"))
+        self.region = self._until(_region)
+        self.address = self._until(lambda: metadata("local-ipv4"))
         self._aws = Aws(region=self.region)
 
     def keep(self, token_file: str) -> str:
-        """Make the token or fetch it, and announce this VM; its address."""
-
-        def made() -> bool:
+        def made() -> bool | None:
             if self._fetch_token(token_file):
                 return True
             self._put("token", secrets.token_hex(32), "SecureString")
-            return False  # read it back: another node may have been faster
+            return None  # read it back: another node may have been faster
 
-        self._until(made, f"{self._path}/token could not be made")
-        machine = self._patiently(lambda: metadata("instance-id"))
-        self._patiently(
-            lambda: self._put(f"nodes/{machine}", self.address, "String", Overwrite=True)
-        )
+        self._until(made, lambda: f"{self._path}/token could not be made")
+        machine = self._until(lambda: metadata("instance-id"))
+        self._until(lambda: self._put(f"nodes/{machine}", self.address, "String", Overwrite=True))
         return self.address
 
     def join(self, token_file: str, keepers: int, port: int) -> list[str]:
         """Addresses of the keepers, once all answer; the token is in its file then."""
         known: list[str] = []
 
-        def met() -> list[str]:
+        def met() -> list[str] | None:
             known[:] = sorted(self._below("nodes").values())
             alive = [address for address in known if _answers(address, port)]
             if self._fetch_token(token_file) and len(alive) == keepers:
                 return alive
-            return []
+            return None
 
-        def missing() -> str:
-            there = ", ".join(known) or "no VM"
-            return (
+        return self._until(
+            met,
+            lambda: (
                 f"{keepers} keepers of checkpoints must answer on TCP port {port};"
-                f" {self._path}/nodes names {there}: see their log, and that the security group"
-                " lets the VMs reach each other"
-            )
-
-        return self._until(met, missing)
+                f" {self._path}/nodes names {', '.join(known) or 'no VM'}: see their log, and that"
+                " the security group lets the VMs reach each other"
+            ),
+        )
 
     def lead(self, after: int, port: int) -> tuple[int, str, bool]:
         """The first term after ``after`` whose leader answers: number, address, is it us."""
@@ -121,12 +106,15 @@ class Rendezvous:
             return None
 
         return self._until(
-            found, f"no VM leads: nothing answers on TCP port {port} of those in {self._path}/hosts"
+            found,
+            lambda: (
+                f"no VM leads: nothing answers on TCP port {port} of those in {self._path}/hosts"
+            ),
         )
 
     def fetch(self, url: str) -> bytes:
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        return self._patiently(lambda: read(self.region, bucket, key))
+        return self._until(lambda: read(self.region, bucket, key))
 
     def _fetch_token(self, file: str) -> bool:
         found = self._ask("GetParameter", _MISSING, Name=f"{self._path}/token", WithDecryption=True)
@@ -136,9 +124,8 @@ class Rendezvous:
         return True
 
     def _below(self, name: str) -> dict[str, str]:
-        question = ApiCall("ssm", "GetParametersByPath", self.region)
         path = f"{self._path}/{name}/"
-        rows = self._aws.pages(question, Path=path)
+        rows = self._aws.pages(ApiCall("ssm", "GetParametersByPath", self.region), Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
 
     def _put(self, name: str, value: str, kind: str, **options: Any) -> Any:
@@ -148,34 +135,26 @@ class Rendezvous:
     def _ask(self, operation: str, *answers: str, **parameters: Any) -> Any:
         return self._aws.call(ApiCall("ssm", operation, self.region), answers, **parameters)
 
-    def _until(self, ask: Callable[[], _T | None], missing: str | Callable[[], str]) -> _T:
-        """What ``ask`` returns once it is true; ends the process when the time is over."""
-        while True:
-            found = self._patiently(ask)
-            if found:
-                return found
-            if time.monotonic() > self._end_s:
-                sys.exit(
-                    f"after {self._wait_s:.0f} s:"
-                    f" {missing if isinstance(missing, str) else missing()}"
-                )
-            time.sleep(self._look_s)
-
-    def _patiently(self, ask: Callable[[], _T]) -> _T:
+    def _until(self, ask: Callable[[], _T | None], missing: Callable[[], str] = str) -> _T:
+        """What ``ask`` returns once it is not None; ends the process when the time is over."""
         reported = ""
         while True:
             try:
-                return ask()
+                found = ask()
+                if found is not None:
+                    return found
+                reason = missing()
             except (CloudError, OSError, ValueError, LookupError) as error:
                 # A permission that is missing looks like a role that is not known yet
-                if str(error) != reported:
-                    reported = str(error)
-                    log.warning("%s: %s; trying again", self._path, reported)
-                if time.monotonic() > self._end_s:
-                    sys.exit(f"after {self._wait_s:.0f} s: {self._path}: {error}")
-                time.sleep(self._look_s)
+                reason = f"{self._path}: {error}"
+                if reason != reported:
+                    reported = reason
+                    log.warning("%s; trying again", reason)
                 # boto3 would remember that there were no credentials when it looked first.
                 self._aws = Aws(region=getattr(self, "region", ""))
+            if time.monotonic() > self._end_s:
+                sys.exit(f"after {self._wait_s:.0f} s: {reason}")
+            time.sleep(self._look_s)
 
 
 def _region() -> str:
@@ -204,18 +183,18 @@ def main(words: list[str] | None = None) -> None:
     asked = parser.parse_args(words)
     *given, file = asked.given
     meeting = Rendezvous(asked.job, asked.wait)
-    if asked.act == "fetch":
-        Path(file).write_bytes(meeting.fetch(*given))
-        return
-    if asked.act == "keep":
-        text = meeting.keep(*given)
-    elif asked.act == "join":
-        token, keepers, port = given
-        text = "\n".join(meeting.join(token, int(keepers), int(port)))
-    else:
-        term, host, ours = meeting.lead(*map(int, given))
-        text = f"{term} {host} {str(ours).lower()}"
-    Path(file).write_text(f"{text}\n")
+    match asked.act:
+        case "fetch":
+            data = meeting.fetch(*given)
+        case "keep":
+            data = f"{meeting.keep(*given)}\n".encode()
+        case "join":
+            token, keepers, port = given
+            data = "".join(f"{a}\n" for a in meeting.join(token, int(keepers), int(port))).encode()
+        case _:
+            term, host, ours = meeting.lead(*map(int, given))
+            data = f"{term} {host} {str(ours).lower()}\n".encode()
+    Path(file).write_bytes(data)
 
 
 if __name__ == "__main__":

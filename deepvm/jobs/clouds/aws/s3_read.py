@@ -4,8 +4,6 @@ Its text is part of the user data of each machine, where nothing is installed ye
 ``python s3_read.py REGION BUCKET KEY FILE``. Signature: AWS Signature Version 4.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import hmac

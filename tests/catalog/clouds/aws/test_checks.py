@@ -15,8 +15,8 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws import checks as aws_checks
 from deepvm.catalog.clouds.aws.checks import check_aws
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.catalog.clouds.aws.providers import URL_VARIABLE
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
-from deepvm.catalog.clouds.aws.spot_advisor import URL_VARIABLE
 from deepvm.catalog.signals.cloud import Check
 from deepvm.errors import CloudError
 

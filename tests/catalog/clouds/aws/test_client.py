@@ -10,8 +10,7 @@ import time
 import pytest
 from support.aws_account import REGION
 
-from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import ApiCall
+from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from deepvm.errors import CloudError
 
 

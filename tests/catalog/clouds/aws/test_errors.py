@@ -8,7 +8,7 @@ from botocore.parsers import ResponseParserError
 from support.aws_account import REGION
 from support.environment import in_environment
 
-from deepvm.catalog.clouds.aws.errors import ApiCall, cloud_error, error_code
+from deepvm.catalog.clouds.aws.client import ApiCall, cloud_error, error_code
 from deepvm.catalog.signals.redaction import redact, secrets
 from deepvm.catalog.signals.signal import reason
 

@@ -9,11 +9,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 from support.aws_account import NOW, REGION
+from support.http_server import QuietServer
 from support.pace import soon
 
 from deepvm.catalog.clouds.aws.client import Aws
@@ -85,8 +86,7 @@ def serving(monkeypatch, answer: Callable[[BaseHTTPRequestHandler, int], None]):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), Handler)
     threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
     ).start()

@@ -16,8 +16,8 @@ from support.aws_account import NOW, REGION
 from support.pace import soon
 from support.spot_advisor import FILE, say, serving
 
-from deepvm.catalog.clouds.aws import spot_advisor
-from deepvm.catalog.clouds.aws.spot_advisor import ADVISOR_URL, AdvisorProvider
+from deepvm.catalog.clouds.aws import providers as spot_advisor
+from deepvm.catalog.clouds.aws.providers import ADVISOR_URL, AdvisorProvider
 from deepvm.catalog.public import download
 from deepvm.errors import CloudError, RequestError
 

@@ -23,8 +23,7 @@ from deepvm.jobs.cloud import Cloud, Launch, RefusedError, RemoteCloud, Start, U
 from deepvm.jobs.clouds.aws import ec2_machine
 from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_requests import ended_of, instance_of_row, kept
-from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
+from deepvm.jobs.clouds.aws.ec2_settings import LARGEST, Ec2Settings, user_data
 from deepvm.jobs.clouds.registry import clouds_of_owner
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
@@ -463,11 +462,12 @@ def test_the_secrets_of_very_many_machines_leave_with_the_job(
 
 def test_user_data_that_is_too_long() -> None:
     with pytest.raises(RefusedError, match="16384"):
-        user_data("job", "us-east-1", "bucket", "x" * LARGEST)
+        user_data("job", Ec2Settings("us-east-1", "bucket"), "x" * LARGEST)
 
 
 def test_user_data_installs_what_the_user_names() -> None:
-    text = user_data("job", "us-east-1", "bucket", "p", install="deepvm[train]==0.2; rm -rf /")
+    settings = Ec2Settings("us-east-1", "bucket", install="deepvm[train]==0.2; rm -rf /")
+    text = user_data("job", settings, "p")
     assert "pip install 'deepvm[train]==0.2; rm -rf /'" in text and "package.tar.gz" not in text
 
 
@@ -534,7 +534,7 @@ def test_times_of_the_bill() -> None:
         "StateTransitionReason": "User initiated (2026-11-21 09:00:00 GMT)",
         "Tags": [{"Key": MACHINE_TAG, "Value": "m1"}],
     }
-    found = instance_of_row(row, MACHINE_TAG)
+    found = instance_of_row(row)
     assert (found.machine, found.alive, found.ended_s, found.launched_s) == (
         "m1",
         False,
@@ -545,10 +545,8 @@ def test_times_of_the_bill() -> None:
         ("Server.SpotInstanceTermination", True),
         ("Client.InstanceInitiatedShutdown", False),
     ):
-        assert instance_of_row({**row, "StateReason": {"Code": code}}, MACHINE_TAG).taken is taken
-    stopped = instance_of_row(
-        {**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"}, MACHINE_TAG
-    )
+        assert instance_of_row({**row, "StateReason": {"Code": code}}).taken is taken
+    stopped = instance_of_row({**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"})
     assert stopped.alive and kept([found, stopped]) == {"m1": stopped}
 
 

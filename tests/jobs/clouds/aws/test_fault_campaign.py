@@ -22,9 +22,9 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.hangs import adopted
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.waiting import adopted
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import new_secret, secret_of

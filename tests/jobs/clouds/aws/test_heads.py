@@ -194,7 +194,7 @@ def test_heads_are_lost_at_any_step_and_others_go_on_from_the_mirror(
 def test_its_user_commands_a_head_from_afar(home: Home, ec2: FakeEc2, machines: Machines) -> None:
     submit(home, machines, steps=5000)
     early = home.run("jobs", "stop", "one")
-    assert early.returncode == 4 and "has not begun yet" in early.stderr
+    assert early.returncode == 4 and "has not started yet" in early.stderr
     until(lambda: step_of(home.result) == 1 and state_of(home) == "running", 270)
     again = home.run("jobs", "resume", "one")
     assert again.returncode == 4 and "head-1 runs the controller of one" in again.stderr

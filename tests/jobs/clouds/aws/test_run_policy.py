@@ -18,8 +18,8 @@ from support.jobs.fake_ec2 import BUCKET, REGION, running
 from support.places import ROOT
 
 from deepvm.jobs.cloud import RefusedError, Start
+from deepvm.jobs.clouds.aws import ec2_settings
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.aws.run_policy import controller_policy, head_policy, machine_policy
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
 SETTINGS = Ec2Settings(REGION, bucket=BUCKET)
@@ -85,7 +85,7 @@ def facts_of(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_every_call_is_allowed(tmp_path: Path) -> None:
-    policy = controller_policy(SETTINGS)
+    policy = ec2_settings.policy("run", SETTINGS)
     with running() as ec2:
         cloud = ec2.cloud(tmp_path, anchor_ami="/aws/service/canonical/none")
         cloud.zones("g4dn.xlarge", "spot")
@@ -123,7 +123,7 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
         what, facts = resource_of(service, action, given), facts_of(action, given)
         assert allowed(policy, name, what, facts), (name, given)
         if (service, action, given) in calls:
-            assert allowed(head_policy(SETTINGS), name, what, facts), (name, given)
+            assert allowed(ec2_settings.policy("head", SETTINGS), name, what, facts), (name, given)
     # A fleet launches instances for the caller, tags what it makes, and gives it the role.
     made = {"aws:RequestTag/deepvm:job": "job"}
     assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}:1:instance/i-1", made)
@@ -138,7 +138,10 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
     assert allowed(policy, "iam:PassRole", "arn:aws:iam::1:role/deepvm-job", to_ec2)
     assert allowed(policy, "iam:PassRole", "arn:aws:iam::1:role/deepvm-head", to_ec2)
     assert not allowed(
-        head_policy(SETTINGS), "iam:PassRole", "arn:aws:iam::1:role/deepvm-head", to_ec2
+        ec2_settings.policy("head", SETTINGS),
+        "iam:PassRole",
+        "arn:aws:iam::1:role/deepvm-head",
+        to_ec2,
     )
     implied = {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     implied |= {"s3:AbortMultipartUpload"}  # 'deepvm ckpt' tidies versions
@@ -147,7 +150,7 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
 
 
 def test_what_is_not_ours_is_not_touched() -> None:
-    policy, instance = controller_policy(SETTINGS), f"arn:aws:ec2:{REGION}:1:instance/i-1"
+    policy, instance = ec2_settings.policy("run", SETTINGS), f"arn:aws:ec2:{REGION}:1:instance/i-1"
     assert not allowed(policy, "ec2:TerminateInstances", instance)
     assert not allowed(policy, "ec2:RunInstances", instance)
     assert not allowed(policy, "ec2:CreateTags", instance)
@@ -161,7 +164,7 @@ def test_what_is_not_ours_is_not_touched() -> None:
         {"iam:PassedToService": "ec2.amazonaws.com"},
     )
     assert not allowed(policy, "s3:GetObject", f"arn:aws:s3:::{BUCKET}/other")
-    machine = machine_policy(SETTINGS)
+    machine = ec2_settings.policy("machine", SETTINGS)
     for job in ("job", "head", "versions"):  # names that a job may have
         place = f"arn:aws:s3:::{BUCKET}/deepvm/0123456789ab/{job}"
         for key in ("machines/m1.json", "controller", "package.tar.gz", "versions/7/x"):
@@ -185,9 +188,15 @@ def test_the_doctor_prints_them() -> None:
         )
 
     settings = Ec2Settings(REGION, bucket=BUCKET)
-    assert json.loads(printed("--iam", "--for", "run").stdout) == controller_policy(settings)
-    assert json.loads(printed("--iam", "--for", "head").stdout) == head_policy(settings)
-    assert json.loads(printed("--iam", "--for", "machine").stdout) == machine_policy(settings)
+    assert json.loads(printed("--iam", "--for", "run").stdout) == ec2_settings.policy(
+        "run", settings
+    )
+    assert json.loads(printed("--iam", "--for", "head").stdout) == ec2_settings.policy(
+        "head", settings
+    )
+    assert json.loads(printed("--iam", "--for", "machine").stdout) == ec2_settings.policy(
+        "machine", settings
+    )
     # A policy for a bucket that is nobody's would be put as it is
     for purpose in ("run", "head", "machine"):
         unset = printed("--iam", "--for", purpose, bucket="")
@@ -205,7 +214,7 @@ def test_the_guide_s_statements_for_other_buckets() -> None:
     text = (ROOT / "docs" / "guide" / "aws.md").read_text(encoding="utf-8")
     policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
     bucket = "arn:aws:s3:::other"
-    for statement in machine_policy(SETTINGS)["Statement"]:
+    for statement in ec2_settings.policy("machine", SETTINGS)["Statement"]:
         place = (
             bucket if statement["Resource"] == f"arn:aws:s3:::{BUCKET}" else f"{bucket}/run/job/x"
         )

@@ -15,19 +15,13 @@ import botocore
 import pytest
 from support.jobs.fake_machines import SHUTDOWN, SYSTEMCTL, placed
 
-from deepvm.jobs.clouds.aws.user_data import user_data
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, user_data
 
 
 def has_all(folder: Path) -> bool:
     """Whether a head takes this Python's packages for those that a controller needs."""
-    script = user_data(
-        "resnet-7",
-        "us-east-1",
-        "bucket",
-        "deepvm/x/resnet-7/head",
-        install="deepvm",
-        requirements=["boto3"],
-    )
+    settings = Ec2Settings("us-east-1", "bucket", install="deepvm")
+    script = user_data("resnet-7", settings, "deepvm/x/resnet-7/head", ["boto3"])
     found = re.search(r'if ! (\\?"\$python" -c \'.*?\'); then', script, re.S)
     assert found is not None
     words = ["bash", "-c", f"python={sys.executable}; {found[1]}"]
@@ -65,9 +59,8 @@ def test_a_machine_that_boots_again_ends(tmp_path: Path, can: bool) -> None:
     ):
         (stub / name).write_text(text)
         (stub / name).chmod(0o755)
-    script = user_data(
-        "resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7", python="no-such-python"
-    )
+    settings = Ec2Settings("us-east-1", "bucket", python="no-such-python")
+    script = user_data("resnet-7", settings, "deepvm/x/resnet-7")
     environ = {"PATH": f"{stub}:{os.environ['PATH']}", "STUB": str(tmp_path), "HOME": str(tmp_path)}
     (tmp_path / "user-data").write_text(placed(script, tmp_path))
     subprocess.run(["bash", str(tmp_path / "user-data")], env=environ, check=False, timeout=30)

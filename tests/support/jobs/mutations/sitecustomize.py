@@ -64,7 +64,7 @@ def _no_hold(module):
 
 
 _MUTATIONS = {
-    "no-fence": {"deepvm.checkpoint.files.epoch_file": _no_fence},
+    "no-fence": {"deepvm.checkpoint.files.version_dir": _no_fence},
     "no-agreement": {"deepvm.io.agent_board": _no_agreement},
     "no-intent": {"deepvm.jobs.history.history": _no_intent},
     "older-version": {"deepvm.checkpoint.restore": _older_version},
