@@ -29,8 +29,7 @@ def machine_memory(root: Path = Path("/")) -> int | None:
 
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of free or reclaimable memory; None if unknown."""
-    rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
-    free = [int(size.split()[0]) * 1024 for name, _, size in rows if name == "MemAvailable"]
+    free = _meminfo(root, "MemAvailable")
     if free:
         return min([*free, *_limits(root)])
     return None
@@ -43,11 +42,13 @@ def free_port(address: str = "") -> int:
         return int(found.getsockname()[1])
 
 
+def _meminfo(root: Path, name: str) -> list[int]:
+    rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
+    return [int(size.split()[0]) * 1024 for key, _, size in rows if key == name]
+
+
 def _limits(root: Path) -> Iterator[int]:
-    for line in _lines(root / "proc/meminfo"):
-        name, _, size = line.partition(":")
-        if name == "MemTotal":
-            yield int(size.split()[0]) * 1024
+    yield from _meminfo(root, "MemTotal")
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):

@@ -5,10 +5,9 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_PROCESSES = Path("/proc")
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 _PAUSE_S = 0.005
 _TAIL_BYTES = 20_000
@@ -16,13 +15,13 @@ _TAIL_BYTES = 20_000
 
 def processes() -> list[int]:
     """All of this machine, or of this process's namespace."""
-    return [int(entry.name) for entry in _PROCESSES.iterdir() if entry.name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def environment_of(pid: int) -> list[bytes]:
     """A process's initial environment, such as ``b"HOME=/root"``; empty while it starts."""
     try:
-        return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
 
@@ -31,11 +30,11 @@ def open_files(pid: int, *, for_writing: bool = False) -> list[str]:
     """The files that a process has open, or those of them that it can write to."""
     found = []
     try:
-        for link in (_PROCESSES / str(pid) / "fd").iterdir():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 flags = os.O_RDWR
                 if for_writing:
-                    words = (_PROCESSES / str(pid) / "fdinfo" / link.name).read_text().split()
+                    words = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().split()
                     flags = int(words[words.index("flags:") + 1], 8)
                 if flags & (os.O_WRONLY | os.O_RDWR):
                     found.append(os.readlink(link))
@@ -68,18 +67,24 @@ def _prctl(option: int, value: int) -> None:
 def end_descendants(limit_s: float = 10.0) -> bool:
     """End all descendants, stopped from the top first; False if some live after ``limit_s``."""
     deadline = time.monotonic() + limit_s
+    stopped = set[int]()
     while time.monotonic() < deadline:
+        # A process that forks and exits leaves one zombie after another. Each makes the search
+        # slower, until the next process is never found in time.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        left = set[int]()
-        while new := descendants(os.getpid()) - left:
-            send_signal(signal.SIGSTOP, new)
-            left |= new
-        if not left:
+        before = len(stopped)
+        for pid in _descendants(os.getpid()):
+            if pid not in stopped:
+                send_signal(signal.SIGSTOP, [pid])
+                stopped.add(pid)
+        if not stopped:
             return True
-        send_signal(signal.SIGKILL, left)
-        time.sleep(_PAUSE_S)
+        if len(stopped) == before:
+            send_signal(signal.SIGKILL, stopped & descendants(os.getpid()))
+            stopped.clear()
+            time.sleep(_PAUSE_S)
     return False
 
 
@@ -100,13 +105,15 @@ def is_alive(pid: int) -> bool:
 
 def descendants(pid: int) -> set[int]:
     """The processes below a process, zombies included."""
-    found = set[int]()
+    return set(_descendants(pid))
+
+
+def _descendants(pid: int) -> Iterator[int]:
     rest = [pid]
     while rest:
-        new = [child for child in children_of(rest.pop()) if child not in found]
-        found.update(new)
-        rest += new
-    return found
+        for child in children_of(rest.pop()):
+            yield child
+            rest.append(child)
 
 
 def children_of(pid: int) -> list[int]:

@@ -1,9 +1,10 @@
-"""What is told of other processes, on real ones."""
+"""What is known of other processes, and the end of descendants, on real ones."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from support.processes import until
@@ -30,3 +31,37 @@ def test_a_process_with_its_environment_and_files(tmp_path: Path) -> None:
         other.kill()
         other.wait()
     assert environment_of(other.pid) == [] and open_files(other.pid) == []
+
+
+# Each process forks every few milliseconds and exits, for five seconds at most. To look for
+# children takes as long as on a busy machine.
+RUNAWAYS = """
+import os, time
+from deepvm.io import processes
+
+def run_away():
+    if os.fork():
+        return
+    os.setsid()
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        if os.fork():
+            os._exit(0)
+        time.sleep(0.003)
+    os._exit(0)
+
+def slow_children_of(pid):
+    time.sleep(0.001 * len(children_of(pid)))
+    return children_of(pid)
+
+processes.become_subreaper()
+for _ in range(8):
+    run_away()
+children_of, processes.children_of = processes.children_of, slow_children_of
+raise SystemExit(0 if processes.end_descendants(10.0) else "some are still alive")
+"""
+
+
+def test_processes_that_fork_and_exit_do_not_get_away_on_a_busy_machine() -> None:
+    done = subprocess.run([sys.executable, "-c", RUNAWAYS], timeout=60)
+    assert done.returncode == 0
