@@ -1,11 +1,11 @@
 """What Linux says of other processes of this user, and the end of descendants, orphans too."""
 
-import contextlib
 import ctypes
 import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
@@ -71,7 +71,7 @@ def end_descendants(limit_s: float = 10.0) -> bool:
     while time.monotonic() < deadline:
         # A process that forks and exits leaves one zombie after another. Each makes the search
         # slower, until the next process is never found in time.
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         before = len(stopped)
@@ -91,7 +91,7 @@ def end_descendants(limit_s: float = 10.0) -> bool:
 def send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
     """Send a signal to those of these processes that are still there."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
@@ -119,16 +119,16 @@ def _descendants(pid: int) -> Iterator[int]:
 def children_of(pid: int) -> list[int]:
     """The processes that one has started; none once it has ended."""
     found: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended
+    with suppress(OSError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 found += map(int, (task / "children").read_text().split())
     return found
 
 
 def last_lines(path: Path, most: int) -> list[str]:
     """The end of a text that processes have printed; nothing where it cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return file.read().decode(errors="replace").splitlines()[-most:]
     return []
