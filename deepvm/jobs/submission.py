@@ -414,15 +414,7 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     inject = spec["inject"]
     hosts = StaticHosts.load(folder)
     cloud = cloud_of(spec["cloud"])
-    gpus = hosts.slots if hosts else 0
-    # Hosts may be of types that the catalog does not have
-    if not gpus and not (hosts and spec["instance_type"] not in load_catalog().by_name):
-        gpu = instance_of(spec["instance_type"]).gpu
-        if gpu:
-            gpus = gpu.count
-    processes = spec.get("processes_per_machine", "gpus")
-    if processes == "gpus":
-        processes = gpus or 1
+    gpus = gpus_of(spec["instance_type"], hosts)
     tiers = list(spec["tiers"])
     if not tiers and isinstance(cloud, RemoteCloud):
         tiers = [cloud.tier(name)]
@@ -435,7 +427,7 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
         **{key: spec[key] for key in _COPIED},
         "tiers": tiers,
         "grace_s": inject["grace"] if inject else _GRACE_S,
-        "per_machine": processes,
+        "per_machine": processes_of(spec.get("processes_per_machine", "gpus"), gpus),
         "gpus": gpus,
         "independent": spec.get("independent_processes", False),
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
@@ -447,6 +439,26 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
     return ControlledJob(name, folder, secret_in(folder), agent_spec, code, injection, list_s)
+
+
+def gpus_of(instance_type: str, hosts: StaticHosts | None) -> int:
+    """GPUs of each machine of a job. Raises RequestError: there is no such type."""
+    if hosts is not None and hosts.slots:
+        return hosts.slots
+    # Hosts may be of types that the catalog does not have
+    if hosts is not None and instance_type not in load_catalog().by_name:
+        return 0
+    gpu = instance_of(instance_type).gpu
+    if gpu is None:
+        return 0
+    return gpu.count
+
+
+def processes_of(key: int | str, gpus: int) -> int:
+    """Trainers on each machine, by ``processes_per_machine`` of the job file."""
+    if isinstance(key, int):
+        return key
+    return gpus or 1
 
 
 def resumed(

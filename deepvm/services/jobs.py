@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from deepvm.catalog.published.cloud_rates import rates_of
+from deepvm.catalog.store import load_catalog
 from deepvm.core.bill import Bill, Rates, RentedVms, bill_of
 from deepvm.core.cluster.instances import Market
 from deepvm.core.extras import Extras
@@ -33,6 +34,16 @@ class MachineGroup:
     @property
     def pool(self) -> Pool:
         return self.pools[0]
+
+    @property
+    def dearest_usd_per_hour(self) -> float:
+        """What one machine can cost: its limit, else its price on demand."""
+        if self.most_usd_per_hour is not None:
+            return self.most_usd_per_hour
+        known = load_catalog().by_name
+        types = [known[p.instance_type] for p in self.pools if p.instance_type in known]
+        usd = [i.on_demand_usd_per_hour for i in types if self.pool.market == Market.SPOT.value]
+        return max(float(one) for one in [*usd, *(p.usd_per_hour for p in self.pools)] if one)
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,20 @@ class JobPlan:
     def usd_per_hour(self) -> float:
         each = (group.most * max(p.usd_per_hour for p in group.pools) for group in self.machines)
         return round(sum(each), 8)
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """What the machines can cost when spot prices rise, at most to those on demand."""
+        return sum(group.most * group.dearest_usd_per_hour for group in self.machines)
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the job can cost in all before it is stopped; None: no limit stops it."""
+        terms = self.world.terms
+        limits = [] if terms.total_usd is None else [terms.total_usd]
+        if terms.end_s is not None:
+            limits.append(self.most_usd_per_hour * (terms.end_s - self.world.now_s) / 3600)
+        return min(limits, default=None)
 
     @property
     def bill(self) -> Bill | None:

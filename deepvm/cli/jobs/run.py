@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepvm.cli.output import Output, note, print_as, text
+from deepvm.cli.output import Output, note, print_as, say, text, warn
 from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags
+from deepvm.cli.questions import confirm, has_terminal
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
-from deepvm.core.units import counted
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
+    from deepvm.jobs.jobfile import JobFile
+    from deepvm.services.job_start import ResumeRisk
 
 _POLL_S = 0.05
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
@@ -72,6 +74,12 @@ class _JobFlags:
         None,
         "--independent-processes",
     )
+    no_resume_check: bool = option(
+        False,
+        "Start a script on spot machines that cannot resume: it begins again when preempted.",
+        None,
+        "--no-resume-check",
+    )
 
 
 @takes_flags
@@ -90,6 +98,7 @@ def run(
     validate: bool = flag(
         "--validate", "At the end, compare with 'deepvm simulate', given the observed lifetimes."
     ),
+    yes: bool = flag("--yes", "Rent without asking; needed where there is no terminal."),
     output: Output = "table",
 ) -> None:
     """Train on preemptible machines: rent them, save before a preemption, replace, stop in time.
@@ -103,10 +112,13 @@ def run(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
     from deepvm.jobs.submission import about, head_cloud, submit, world_of
+    from deepvm.services.job_start import job_start
     from deepvm.services.jobs import plan_job
 
     # Without the option the job file decides
     given = {**vars(flags), "independent_processes": flags.independent_processes or None}
+    if given.pop("no_resume_check"):
+        given["resume_check"] = False
     if command:
         found = changed(job_of_plan(job, command), **given)
         job = Path(job.name)  # the plan's paths are relative to this folder
@@ -116,6 +128,11 @@ def run(
         found = changed(read_job_file(job), **given)
     for line in remarks(found):
         note(line)
+    start = job_start(found, job)
+    if start.group_remark:
+        note(start.group_remark)
+    if found.resume_check and start.resume_risk is not None:
+        _accept_risk(start.resume_risk, dry_run=dry_run)
     if dry_run:
         document = document_of("jobs.RunPlan", plan_job(found, job, detach=detach))
         print_as(output, text("run_plan", plan=document), lambda: document)
@@ -126,16 +143,10 @@ def run(
             raise RequestError("validate", True, allowed)
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
+    if not (start.simulated or yes):
+        _confirm_spending(found, job, detach=detach)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
-        machines = world.terms.most
-        processes = machines * submitted.spec["per_machine"]
-        if processes > 1 and not found.independent_processes:
-            note(
-                f"{processes} processes start on {counted(machines, 'machine')}, and must form a"
-                " process group; for a script that uses one GPU: one machine, and"
-                " --processes-per-machine 1"
-            )
         if detach:
             row = known_job(history, submitted.name)
             if head := head_cloud(row):
@@ -145,6 +156,51 @@ def run(
         else:
             with only_controller(submitted.name, submitted.folder):
                 control(submitted, world, history, output, keep=keep, validate=validate)
+
+
+def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
+    """Show what a preemption would cost, and ask whether to start all the same."""
+    warn(risk.reason)
+    if risk.lines:
+        say("To keep its steps, add:")
+        for line in risk.lines:
+            say(f"    {line}")
+    if not risk.refuses or dry_run:
+        return
+    if not has_terminal():
+        allowed = (
+            "--no-resume-check, to start it as it is; a script that resumes; or machines that are"
+            " not preempted (machines: {market: on-demand}, or a plan of 'deepvm recommend"
+            " --architecture on-demand')"
+        )
+        raise RequestError("no_resume_check", None, allowed)
+    confirm("Start it as it is (--no-resume-check)?")
+
+
+def _confirm_spending(job: JobFile, file: Path, *, detach: bool) -> None:
+    """Show what would be rented, and ask. Raises RequestError where there is no terminal."""
+    from deepvm.documents.build import document_of
+    from deepvm.reports.text import text_blocks
+    from deepvm.services.jobs import plan_job
+
+    if not has_terminal():
+        allowed = "--yes, where no terminal can be asked; --dry-run shows what would be rented"
+        raise RequestError("yes", None, allowed)
+    plan = plan_job(job, file, detach=detach)
+    if not plan.most_usd_per_hour:
+        return  # hosts without a price
+    for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
+        say(line)
+    limit = f"{_dollars(plan.most_usd_per_hour)}/h, without a limit in all (--total-usd sets one)"
+    if plan.most_usd is not None:
+        limit = _dollars(plan.most_usd)
+    confirm(f"Spend up to {limit}?")
+
+
+def _dollars(usd: float) -> str:
+    if usd < 0.01:
+        return f"${usd:.4f}"
+    return f"${usd:,.2f}"
 
 
 def known_job(history: History, name: str) -> JobRow:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,6 +237,7 @@ def audit(
     from deepvm.lab.certify.attempt import Subject
     from deepvm.lab.certify.certifier import certify
     from deepvm.reports.documents import to_json
+    from deepvm.services.certificates import keep_certificate
 
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
@@ -267,3 +269,4 @@ def audit(
         write_bytes(out / "audit.json", to_json(document_of("audits.Audit", certificate)).encode())
     if not certificate.certified:
         raise typer.Exit(1)
+    keep_certificate(script, time.time())

@@ -98,6 +98,9 @@ class Home:
         return path
 
     def command(self, *words: str, program: str = "deepvm.cli.main") -> list[str]:
+        """A command of a script, which has no terminal for questions about money."""
+        if words[0] == "run":
+            words = ("run", "--yes", *words[1:])
         return [sys.executable, "-m", program, *words]
 
     def hurry(self) -> None:

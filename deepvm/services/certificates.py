@@ -1,0 +1,31 @@
+"""Certificates of ``deepvm audit`` for ``deepvm run``, by what the script's files contain."""
+
+import json
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from deepvm.core.units import utc_text
+from deepvm.errors import DataError
+from deepvm.io.atomic_write import write_json
+from deepvm.jobs.history.history import own_folder
+from deepvm.jobs.training_script import ScriptFacts, script_facts
+
+_FOLDER = "audits"  # In the user's data folder
+
+
+def keep_certificate(script: Path, now_s: float) -> None:
+    """Record that a script is certified; without a data folder nothing is recorded."""
+    facts = script_facts(shlex.join(["python", str(script.absolute())]), Path.cwd(), {})
+    with suppress(DataError, OSError):
+        folder = own_folder() / _FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / f"{facts.digest}.json", {"script": str(script), "day": utc_text(now_s)})
+
+
+def certified_day(facts: ScriptFacts) -> str:
+    """The day of the newest certificate of a script; empty without one."""
+    with suppress(DataError, OSError, ValueError, KeyError, TypeError):
+        found = json.loads((own_folder() / _FOLDER / f"{facts.digest}.json").read_bytes())
+        return str(found["day"])[:10]
+    return ""

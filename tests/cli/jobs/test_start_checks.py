@@ -1,0 +1,189 @@
+"""What ``deepvm run`` looks at, and asks, before anything is rented."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import Run
+from support.jobs.runs import Home
+
+PLAIN = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
+SAVES = "from deepvm.checkpoint import Checkpointer\n"
+REFUSED = "--no-resume-check: not given; allowed: --no-resume-check"
+BEFORE = "At the first preemption it starts again at its beginning"
+NO_TERMINAL = "--yes: not given; allowed: --yes"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    found = Home(tmp_path)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(found.jobs.parent))
+    (found.code / "plain.py").write_text(PLAIN)
+    (found.code / "saves.py").write_text(SAVES)
+    return found
+
+
+def checked(home: Home, run: Run, train: str, *words: str, **more: Any) -> tuple[int, str]:
+    """Exit code and messages of a job on AWS, on one line."""
+    job = home.job("job", train, **{"cloud": "aws", **more})
+    code, out, err = run("run", str(job), *words)
+    assert not out
+    return code, " ".join(err.split())
+
+
+def test_a_script_that_cannot_resume_is_refused_on_spot_machines(home: Home, run: Run) -> None:
+    """Before the cloud is asked anything, and whatever ``--yes`` says."""
+    for words in ([], ["--yes"], ["--detach", "--yes"]):
+        code, err = checked(home, run, "python plain.py", *words)
+        assert code == 2 and REFUSED in err and BEFORE in err, err
+        assert "market: on-demand" in err and "--architecture on-demand" in err
+        assert "from deepvm.checkpoint import Checkpointer ck = Checkpointer(model" in err
+        assert "for step in ck.steps(steps):" in err
+    assert not home.jobs.exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "more"),
+    [
+        ("python saves.py", {}),
+        ("python plain.py", {"resume_check": False}),
+        ("python plain.py", {"machines": {"type": "g4dn.xlarge", "market": "on-demand"}}),
+    ],
+    ids=["resumes", "the job file", "on demand"],
+)
+def test_what_is_not_refused(home: Home, run: Run, train: str, more: dict[str, Any]) -> None:
+    """Without a terminal the next question is that about money; with ``--yes`` AWS is asked."""
+    code, err = checked(home, run, train, **more)
+    assert code == 2 and NO_TERMINAL in err and BEFORE not in err, err
+    code, err = checked(home, run, train, "--yes", **more)
+    assert code == 5 and "cannot reach a controller on this computer" in err, err
+
+
+def test_the_option_is_the_key_of_the_job_file(home: Home, run: Run) -> None:
+    code, err = checked(home, run, "python plain.py", "--no-resume-check", "--yes")
+    assert code == 5 and BEFORE not in err
+    code, err = checked(home, run, "python plain.py", resume_check="maybe")
+    assert code == 2 and "resume_check" in err and "true or false" in err
+
+
+@pytest.mark.parametrize("train", ["./train.bin", "python -m recipes.lora", "python gone.py"])
+def test_what_cannot_be_read_is_unknown_and_not_refused(home: Home, run: Run, train: str) -> None:
+    code, err = checked(home, run, train)
+    assert code == 2 and REFUSED not in err and NO_TERMINAL in err
+    assert "it is unknown whether" in err and "paid for and lost" in err
+
+
+def test_code_of_a_repository_is_unknown(home: Home, run: Run) -> None:
+    code, err = checked(home, run, "python train.py", code="git:https://example.com/me/it@main")
+    assert code == 2 and "the code is not on this computer" in err and NO_TERMINAL in err
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("from torch.utils.data import DataLoader", "with training_run(model=model"),
+        ("from transformers import Trainer", "integrations.huggingface import DeepVMCallback"),
+        (
+            "import lightning as L\nL.LightningModule",
+            "integrations.lightning import DeepVMCallback",
+        ),
+        ("from accelerate import Accelerator", "with checkpointed(accelerator, model=model"),
+    ],
+)
+def test_the_lines_to_add_fit_the_trainer(home: Home, run: Run, source: str, line: str) -> None:
+    (home.code / "plain.py").write_text(source)
+    assert line in checked(home, run, "python plain.py")[1]
+
+
+def test_simulated_machines_only_warn(home: Home, run: Run) -> None:
+    code, out, err = run("run", str(home.job("job", "python plain.py")), "--dry-run")
+    assert code == 0 and "1 x g4dn.xlarge spot" in out
+    assert "warning: plain.py saves nothing through deepvm" in err and REFUSED not in err
+
+
+def test_a_dry_run_refuses_no_risk(home: Home, run: Run) -> None:
+    """It rents nothing, so it says what it can, until AWS would be asked."""
+    code, err = checked(home, run, "python plain.py", "--dry-run")
+    assert code == 5 and BEFORE in err and REFUSED not in err
+
+
+def hosts_job(home: Home, train: str, hosts: str, **more: Any) -> str:
+    (home.folder / "hosts.txt").write_text(hosts)
+    machines = {"hosts": "hosts.txt", "launcher": "false {host}"}
+    tiers = [(home.folder / "shared").as_uri()]
+    return str(home.job("own", train, cloud="ssh", machines=machines, tiers=tiers, **more))
+
+
+def test_own_hosts_are_preempted_only_on_purpose(home: Home, run: Run) -> None:
+    job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
+    code, _, err = run("run", job, "--yes")
+    assert code == 2 and REFUSED in err
+    job = hosts_job(home, "python plain.py", "one price=2\n")
+    code, _, err = run("run", job)
+    assert code == 2 and NO_TERMINAL in err and BEFORE not in err
+
+
+def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> None:
+    (home.code / "group.py").write_text("import deepvm.checkpoint, lightning\n")
+    many = {"type": "g4dn.12xlarge", "count": 2}
+
+    def remark(train: str, *words: str) -> str:
+        return checked(home, run, train, *words, machines=many)[1]
+
+    copies = "8 processes start on 2 machines, and saves.py starts no process group"
+    assert copies in remark("python saves.py") and "--processes-per-machine 1" in remark(
+        "python saves.py"
+    )
+    assert "8 processes start on 2 machines, and must form a process group" in remark("./go")
+    assert "processes start" not in remark("python group.py")
+    assert "processes start" not in remark("python saves.py", "--independent-processes")
+    assert "2 processes start on 2 machines" in remark(
+        "python saves.py", "--processes-per-machine", "1"
+    )
+    one = {"type": "g4dn.12xlarge"}
+    err = checked(home, run, "python saves.py", "--processes-per-machine", "1", machines=one)[1]
+    assert "processes start" not in err
+
+
+def answered(home: Home, job: str, answers: str, *words: str) -> tuple[int, str]:
+    """Exit code and messages of ``deepvm run`` on a terminal of 400 columns."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answers.encode())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepvm.cli.main", "run", job, *words],
+        env={**home.env, "COLUMNS": "400", "TERM": "dumb"},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # the terminal of a process that has ended
+        pass
+    process.communicate(timeout=60)
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+@pytest.mark.system
+def test_a_terminal_is_asked(home: Home) -> None:
+    job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
+    code, shown = answered(home, job, "n\n")
+    assert code == 1 and "Start it as it is (--no-resume-check)? [y/N]" in shown
+    code, shown = answered(home, job, "y\nn\n")
+    assert code == 1 and "1 x host on-demand; up to 2.0000 $/h" in shown
+    assert "Spend up to $2.00/h, without a limit in all (--total-usd sets one)? [y/N]" in shown
+    code, shown = answered(home, job, "\n", "--no-resume-check", "--total-usd", "5")
+    assert code == 1 and "Spend up to $5.00? [y/N]" in shown
+    code, shown = answered(home, job, "y\n", "--no-resume-check", "--total-usd", "5")
+    assert code == 5 and "no host of own has an address" in shown, shown  # it was started
+    assert not home.processes()
