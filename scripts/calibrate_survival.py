@@ -3,7 +3,7 @@
     git clone https://github.com/skypilot-org/spot-traces
     python scripts/calibrate_survival.py spot-traces [--picture FILE] [--write]
 
-prints the tables of ``docs/explain/survive.md``. ``--write`` also replaces
+prints the tables of ``docs/internals/explain/survive.md``. ``--write`` also replaces
 ``data/survival/public_traces.json``, with which ``deepvm survive`` begins.
 """
 

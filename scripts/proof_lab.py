@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reproduce docs/explain/lab.md: real trainings that fail in the recovery lab, and their audit.
+"""Reproduce docs/internals/explain/lab.md: trainings that fail in the recovery lab, their audit.
 
     python scripts/proof_lab.py                # about 20 minutes on two cores; `make proof-lab`
     python scripts/proof_lab.py --only kills   # a part; may be given several times

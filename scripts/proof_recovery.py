@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reproduce docs/explain/orchestrator.md: campaigns of real jobs that outlive their machines.
+"""Reproduce docs/internals/explain/orchestrator.md: campaigns of jobs that outlive machines.
 
     python scripts/proof_recovery.py                  # about an hour; `make proof-recovery`
     python scripts/proof_recovery.py --only history   # a part; may be given several times

@@ -112,7 +112,10 @@ def attributes(thing: Any) -> str:
 
 def api_page() -> str:
     """Every public name of the package and of its training side."""
-    text = f"{WRITTEN}\n# Python API\n\nExamples: [Use deepvm from Python](../guide/python.md).\n"
+    text = (
+        f"{WRITTEN}\n# Python API\n\n"
+        "Examples: [Use deepvm from Python](../internals/guide/python.md).\n"
+    )
     for name in deepvm.__all__:
         text += entry(
             f"deepvm.{name}", signature(name, getattr(deepvm, name)), getattr(deepvm, name)

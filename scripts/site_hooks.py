@@ -15,8 +15,8 @@ ABOVE = {
     "CHANGELOG.md": "changelog.md",
 }
 """Pages that stand above docs/, and what they are called on the site."""
-MODULE = re.compile(r"\]\(\.\./(deepvm/[\w/]+\.py)\)")
-"""A link from the top of docs/ to a module, which the site serves as a text file."""
+MODULE = re.compile(r"\]\(\.\./\.\./(deepvm/[\w/]+\.py)\)")
+"""A link from docs/internals/ to a module, which the site serves as a text file."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -25,7 +25,9 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / name).read_text().replace("](docs/", "](")
         files.append(File.generated(config, target, content=text))
     for name in {
-        name for page in (ROOT / "docs").glob("*.md") for name in MODULE.findall(page.read_text())
+        name
+        for page in (ROOT / "docs" / "internals").glob("*.md")
+        for name in MODULE.findall(page.read_text())
     }:
         files.append(File.generated(config, f"{name}.txt", content=(ROOT / name).read_text()))
     return files
@@ -36,5 +38,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
     for name, target in ABOVE.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{name}", f"]({up}{target}", markdown)
-    markdown = MODULE.sub(r"](\1.txt)", markdown)
+    markdown = MODULE.sub(r"](../\1.txt)", markdown)
     return re.sub(r"^```(\w+) \w+$", r"```\1", markdown, flags=re.MULTILINE)

@@ -242,7 +242,7 @@ def _holds(interval: Interval, share: float) -> bool:
 
 
 def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
-    """Tables of ``docs/explain/survive.md``, in Markdown."""
+    """Tables of ``docs/internals/explain/survive.md``, in Markdown."""
     hours = sorted({j.hours for j in judged})
     gangs = sorted({j.nodes for j in judged})
     total = sum(j.lasted.size for j in judged)

@@ -28,7 +28,7 @@ _WITHIN_S = 4 * 3600.0
 """Losses within this time count as correlated; from 1 to 12 h the figures are much the same."""
 _SPREAD = 1.25
 """Widening of the prior: pools of another campaign differ more; with this, 80 % intervals cover
-about 80 % of the pools of campaigns that were held out (docs/explain/survive.md).
+about 80 % of the pools of campaigns that were held out (docs/internals/explain/survive.md).
 """
 _UNKNOWN = 0.75
 """Correlation where no trace has several machines; the public ones have 0.4 to 1."""

@@ -550,8 +550,8 @@ def drawn(text: str) -> dict[str, Arrows]:
 
 
 def picture() -> dict[str, Arrows]:
-    """What docs/architecture.md draws of the directions inside packages."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    """What docs/internals/architecture.md draws of the directions inside packages."""
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text()
     return drawn(
         page.partition("Subpackages also import in one direction")[2]
         .split("```")[1]
@@ -588,8 +588,12 @@ def downstream(pairs: Arrows) -> Arrows:
 @pytest.mark.parametrize("name", ["checkpoint", "catalog"])
 def test_subpackages_import_as_the_page_draws(name: str) -> None:
     lines = picture()[name]
-    assert not inside(name) - downstream(lines), "imports that docs/architecture.md does not draw"
-    assert not lines - inside(name), "arrows of docs/architecture.md that no import follows"
+    assert not inside(name) - downstream(lines), (
+        "imports that docs/internals/architecture.md does not draw"
+    )
+    assert not lines - inside(name), (
+        "arrows of docs/internals/architecture.md that no import follows"
+    )
 
 
 def test_the_page_draws_no_cycle_and_no_other_package() -> None:

@@ -23,17 +23,17 @@ from deepvm.io.host_info import free_port
 CATALOG, JOB, SIMULATE = (
     "docs/reference/catalog-file.md",
     "docs/reference/job-file.md",
-    "docs/guide/simulate.md",
+    "docs/internals/guide/simulate.md",
 )
 PLAN, CHECKPOINT, SETTINGS = (
-    "docs/guide/plan.md",
-    "docs/guide/checkpoint.md",
+    "docs/internals/guide/plan.md",
+    "docs/internals/guide/checkpoint.md",
     "docs/reference/settings.md",
 )
-PROFILE, TRAINERS = "docs/guide/profile.md", "docs/guide/trainers.md"
+PROFILE, TRAINERS = "docs/internals/guide/profile.md", "docs/internals/guide/trainers.md"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/internals/guide/python.md"])
 def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "to_frame" in text_of(page):
         pytest.importorskip("pandas")
@@ -45,7 +45,7 @@ def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_all_python_is_run() -> None:
-    assert pages_with("python") == ["README.md", "docs/guide/python.md"]
+    assert pages_with("python") == ["README.md", "docs/internals/guide/python.md"]
     assert pages_with("python training") == ["README.md", CHECKPOINT]
     assert (
         pages_with("python dcp")

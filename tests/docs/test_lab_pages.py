@@ -19,7 +19,11 @@ from deepvm.lab.faults.fault import DiskFault
 from deepvm.lab.matrix import FORMAT, VARIANTS, runs_of
 from deepvm.lab.registry import FAULTS, find_fault
 
-GUIDE, FILE, EXPLAIN = "docs/guide/lab.md", "docs/reference/matrix-file.md", "docs/explain/lab.md"
+GUIDE, FILE, EXPLAIN = (
+    "docs/internals/guide/lab.md",
+    "docs/reference/matrix-file.md",
+    "docs/internals/explain/lab.md",
+)
 
 
 def rows(page: str, heading: str) -> list[list[str]]:

@@ -63,9 +63,9 @@ def test_shell_examples_run(
 
 
 WRITTEN = {
-    "docs/guide/plan.md": {"sweep.csv", "figure7.svg"},
-    "docs/guide/simulate.md": {"bars.png", "sweep.png"},
-    "docs/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
+    "docs/internals/guide/plan.md": {"sweep.csv", "figure7.svg"},
+    "docs/internals/guide/simulate.md": {"bars.png", "sweep.png"},
+    "docs/internals/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
     "docs/reference/catalog-file.md": {"my.json", "my.csv"},
 }
 

@@ -15,7 +15,7 @@ import pytest
 from support.jobs.runs import Home
 from support.pages import ROOT, blocks, commands, text_of
 
-PAGE, EXAMPLES = "docs/guide/run.md", ROOT / "docs" / "examples"
+PAGE, EXAMPLES = "docs/internals/guide/run.md", ROOT / "docs" / "examples"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support.pages import PAGES, ROOT, text_of
 
 SITE = ROOT / "mkdocs.yml"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-WHERE = re.compile(r" in \[`(deepvm/[\w/]+\.py)`\]\(\.\./\1\)")
+WHERE = re.compile(r" in \[`(deepvm/[\w/]+\.py)`\]\(\.\./\.\./\1\)")
 PATH = re.compile(r"`((?:deepvm|tests|scripts|data|docs|notebooks)/[\w./-]*\w/?)`")
 
 
@@ -44,7 +44,7 @@ def test_no_link_is_broken() -> None:
             assert not anchor or anchor in anchors(file), f"{link}: no such heading"
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["docs/internals/architecture.md", "CONTRIBUTING.md"])
 def test_every_path_that_is_named_exists(page: str) -> None:
     paths = [path for path in PATH.findall(text_of(page)) if "NAME" not in path]
     assert len(paths) >= 10
@@ -76,14 +76,14 @@ def is_in(file: str, dotted: str) -> bool:
 
 def test_every_answer_to_a_newcomer_is_where_it_says() -> None:
     table = (
-        text_of("docs/architecture.md")
+        text_of("docs/internals/architecture.md")
         .partition("## Questions of a newcomer")[2]
         .partition("\n## ")[0]
     )
     answers = [row.split(" | ")[1] for row in table.splitlines() if row.startswith("| ")][1:]
     assert len(answers) >= 10
     for answer in answers:
-        assert places(answer) or "(../CONTRIBUTING.md#recipes)" in answer, (
+        assert places(answer) or "(../../CONTRIBUTING.md#recipes)" in answer, (
             f"{answer}: names nothing to look for"
         )
     assert not [
@@ -93,7 +93,7 @@ def test_every_answer_to_a_newcomer_is_where_it_says() -> None:
 
 def test_a_name_that_is_elsewhere_is_seen() -> None:
     file = "deepvm/io/file_lock.py"
-    link = f"[`{file}`](../{file})"
+    link = f"[`{file}`](../../{file})"
     answer = (
         f"`FileLock.take`, `FileLock._try` (by `flock`) and `lock` in {link}, after `this`;"
         f" `os_reason` in {link} too"

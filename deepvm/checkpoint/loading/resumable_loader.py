@@ -169,7 +169,7 @@ class ResumableLoader:
     first batch is there, so dropout continues as it would have. To get there, the sampler is drawn
     from again, which takes microseconds a batch. What an ``IterableDataset`` yields is read again
     and thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has a complete
-    ``state_dict``. What cannot be exact is listed in docs/guide/trainers.md, "Data loaders".
+    ``state_dict``. What cannot be exact: docs/internals/guide/trainers.md, "Data loaders".
 
     Attributes:
         loader: what it wraps; other attributes are those of it.

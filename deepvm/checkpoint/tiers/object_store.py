@@ -1,6 +1,6 @@
 """What a store of objects offers, and the ledger: a small object that says which entries count.
 
-It changes by compare-and-swap alone; why that is enough: docs/explain/guarantees.md, Generations.
+It changes by compare-and-swap alone; docs/internals/explain/guarantees.md, Generations, says why.
 """
 
 import contextlib

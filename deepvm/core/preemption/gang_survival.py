@@ -40,7 +40,7 @@ _POINTS = 40  # Quantiles of each distribution that is averaged over
 _HOUR_S = 3600.0
 # The weight of own VMs is divided by this: a pool changes from week to week (a power prior; Ibrahim
 # and Chen 2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8
-# about 75 %, and forecasts are hardly worse (docs/explain/survive.md).
+# about 75 %, and forecasts are hardly worse (docs/internals/explain/survive.md).
 _DISCOUNT = 8.0
 _WORST = len(BAND_SHARES) - 1
 

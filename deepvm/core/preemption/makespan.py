@@ -1,8 +1,8 @@
 """How long a job takes under preemption, and what it costs: expectations in closed form.
 
-The model is the simulator's (docs/guide/simulate.md): lifetimes are exponential with the mean
-``mttp_s``, counted from the request, so a cluster that needs all its n spot VMs is interrupted at
-the rate L = n / mttp_s at any time. Write R for allocation and preparation, k for the
+The model is the simulator's (docs/internals/guide/simulate.md): lifetimes are exponential with the
+mean ``mttp_s``, counted from the request, so a cluster that needs all its n spot VMs is interrupted
+at the rate L = n / mttp_s at any time. Write R for allocation and preparation, k for the
 steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
 for the time from the end of the stall until the version is durable.
 

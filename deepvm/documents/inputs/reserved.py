@@ -20,7 +20,7 @@ def _rules(document: Mapping[str, Any]) -> Rules:
 
 RESERVED = FileFormat(
     model_of("reserved.Document"),
-    '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see docs/guide/plan.md',
+    '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see docs/internals/guide/plan.md',
     rules=by_values(_rules),
 )
 

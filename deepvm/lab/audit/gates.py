@@ -108,7 +108,7 @@ def _times(run: Records) -> Problems:
 
 
 class SampleRule:
-    """The rule of docs/explain/lab.md, without code of the trainer; fast for steps in order."""
+    """The rule of docs/internals/explain/lab.md, without trainer code; fast for ordered steps."""
 
     def __init__(self, config: Row) -> None:
         self._size = config["dataset_size"]

@@ -335,5 +335,7 @@ def digests(log: Path) -> list[object]:
 
 def test_the_page_says_the_same() -> None:
     """Each command in its table of audits was run here."""
-    shown = re.findall(r"^\| `(\w+\.py[^`]*)` \|", text_of("docs/guide/trainers.md"), re.MULTILINE)
+    shown = re.findall(
+        r"^\| `(\w+\.py[^`]*)` \|", text_of("docs/internals/guide/trainers.md"), re.MULTILINE
+    )
     assert set(shown) >= RUNS.keys()

@@ -35,7 +35,7 @@ from deepvm.errors import CheckpointError
 LINE = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (-?[0-9.e+-]+)'
 )
-GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "memory-node.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "internals" / "guide" / "memory-node.md"
 
 
 def parse(text: str) -> dict[tuple[str, str], float]:

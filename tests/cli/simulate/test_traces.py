@@ -75,7 +75,7 @@ def test_golden(name: str, traces: Path, run: Run) -> None:
 
 def guide_table(first: str) -> str:
     """The block of the guide whose first line begins so."""
-    text = (ROOT / "docs" / "guide" / "simulate.md").read_text()
+    text = (ROOT / "docs" / "internals" / "guide" / "simulate.md").read_text()
     return next(
         block for block in text.split("```text\n")[1:] if block.startswith(first)
     ).partition("```")[0]

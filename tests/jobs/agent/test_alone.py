@@ -198,7 +198,7 @@ def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) ->
 
     In a session of its own, of which pkill is kept from leaving.
     """
-    (block,) = blocks("docs/guide/run.md", "yaml\nconfig:")
+    (block,) = blocks("docs/internals/guide/run.md", "yaml\nconfig:")
     (hook,) = yaml.safe_load(f"hooks:{block.partition('hooks:')[2]}")["hooks"]
     assert hook["events"] == ["preemption"]
     tools = {

@@ -1,4 +1,4 @@
-"""The examples of docs/guide/audit.md: what the audit finds in each is what the page says."""
+"""The examples of docs/internals/guide/audit.md: the audit finds in each what the page says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepvm.lab.certify.attempt import Subject
 from deepvm.lab.certify.certifier import Certificate, certify
 
 pytestmark = pytest.mark.slow
-PAGE, EXAMPLES = "docs/guide/audit.md", ROOT / "docs" / "examples" / "audit"
+PAGE, EXAMPLES = "docs/internals/guide/audit.md", ROOT / "docs" / "examples" / "audit"
 pytest.importorskip("torch")
 PLAIN = {
     "": [],

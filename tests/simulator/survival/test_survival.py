@@ -161,7 +161,7 @@ def test_it_beats_the_band_on_public_traces() -> None:
     assert 0.7 < could / of < 0.9
     # The page has what the script says, line by line.
     said = list(judged_lines(judged, public_prior()))
-    page = (ROOT / "docs" / "explain" / "survive.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "explain" / "survive.md").read_text(encoding="utf-8")
     for way in WAYS:
         assert next(line for line in said if line.startswith(f"| {way} | 0.")) in page
     for one in reliability(judged, "history"):

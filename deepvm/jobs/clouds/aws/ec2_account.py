@@ -78,7 +78,8 @@ class Ec2Account:
             if answer == missing:
                 lacks = "there is no"
             raise RefusedError(
-                f"{lacks} instance profile {profile}, with which {what}; docs/guide/aws.md says"
+                f"{lacks} instance profile {profile}, with which {what};"
+                " docs/internals/guide/aws.md says"
                 f" how, and {variable} names another"
             )
 

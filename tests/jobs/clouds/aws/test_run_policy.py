@@ -211,7 +211,7 @@ def test_the_doctor_prints_them() -> None:
 
 def test_the_guide_s_statements_for_other_buckets() -> None:
     """What reading data and keeping versions there takes, and nothing else of that bucket."""
-    text = (ROOT / "docs" / "guide" / "aws.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "internals" / "guide" / "aws.md").read_text(encoding="utf-8")
     policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
     bucket = "arn:aws:s3:::other"
     for statement in ec2_settings.policy("machine", SETTINGS)["Statement"]:
