@@ -79,6 +79,16 @@ def _variable(value: object) -> str:
     return str(value)
 
 
+def _pattern(value: str) -> str:
+    if value.startswith(("/", "~")) or ".." in Path(value).parts or "\0" in value:
+        raise InvalidValueError("it leads out of the folder of the code")
+    try:
+        next(Path("/proc/self/fdinfo").glob(value), None)
+    except (ValueError, NotImplementedError, IndexError) as error:
+        raise InvalidValueError(f"no pattern of files: {error}") from None
+    return value
+
+
 def _source(value: object) -> object:
     place, form = value, _DATA_PLACE
     if isinstance(value, dict) and list(value) == ["mount"]:
@@ -95,6 +105,7 @@ FORMATS.update(
     cloud=Annotated[_accepted(find_cloud), Field(description=joined(CLOUDS, "or"))],
     variable_name=Annotated[Stripped, AfterValidator(_variable_name)],
     variable=Annotated[Stripped, BeforeValidator(_variable)],
+    output_pattern=Annotated[Stripped, AfterValidator(_pattern)],
     data_source=Annotated[str | dict[str, str], PlainValidator(_source)],
 )
 _Document: Any = model_of("run_file.JobFile")

@@ -56,7 +56,8 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Events = ())
     document = row.result
     if document is None:
         prices = on_demand_prices(world)
-        document = final_document(row.name, row.created_s, world, events, prices, without)
+        patterns = row.spec.get("outputs", ())
+        document = final_document(row.name, row.created_s, world, events, prices, without, patterns)
     return JobStatus(row, world, events, samples, document, controller, now_s, without)
 
 

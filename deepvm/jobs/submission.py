@@ -47,6 +47,7 @@ from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import job_code
+from deepvm.jobs.storage.output_store import SCHEMES
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
 
@@ -416,16 +417,21 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     cloud = cloud_of(spec["cloud"])
     gpus = gpus_of(spec["instance_type"], hosts)
     tiers = list(spec["tiers"])
-    if not tiers and isinstance(cloud, RemoteCloud):
-        tiers = [cloud.tier(name)]
-    elif not tiers and (hosts is None or hosts.reach.local):  # other hosts do not see this folder
-        tiers = [(folder / "versions").as_uri()]
+    for_outputs = [tier for tier in tiers if tier.partition(":")[0].lower() in SCHEMES]
+    if not for_outputs:
+        if isinstance(cloud, RemoteCloud):
+            for_outputs = [cloud.tier(name)]
+        elif hosts is None or hosts.reach.local:  # other hosts do not see this folder
+            for_outputs = [(folder / "versions").as_uri()]
+    tiers = tiers or for_outputs
     memory = None
     if isinstance(spec["anchor"], dict):
         memory = spec["anchor"].get("memory")
     agent_spec = {
         **{key: spec[key] for key in _COPIED},
         "tiers": tiers,
+        "outputs": spec.get("outputs", []),  # None, of a job of an older deepvm
+        "outputs_to": next(iter(for_outputs), ""),
         "grace_s": inject["grace"] if inject else _GRACE_S,
         "per_machine": processes_of(spec.get("processes_per_machine", "gpus"), gpus),
         "gpus": gpus,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm import __version__
 from deepvm.core.spelling import joined
-from deepvm.core.units import counted, elapsed, format_seconds, utc_text
+from deepvm.core.units import counted, elapsed, format_bytes, format_seconds, utc_text
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
@@ -42,14 +42,21 @@ def clock(at_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
+def moment(text: str) -> str:
+    """A time in ISO 8601, UTC, to the second, for people."""
+    return f"{text[:19].replace('T', ' ')} UTC"
+
+
 # Of pages and of texts
 _FILTERS: dict[str, Callable[..., str]] = {
+    "bytes": format_bytes,
     "clock": clock,
     "counted": counted,
     "duration": format_seconds,
     "elapsed": elapsed,
     "iso": utc_text,
     "joined": joined,
+    "moment": moment,
     "number": format_number,
     "percent": format_percent,
 }

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from deepvm.core.spelling import printable
-from deepvm.core.units import format_bytes, format_short, format_time, format_usd
+from deepvm.core.units import format_short, format_time, format_usd
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment
 from deepvm.reports.terminal import Column, print_lines, print_table
@@ -67,7 +67,6 @@ def _environment() -> Any:
         bytecode_cache=compiled_templates("text"),
     )
     environment.filters.update(
-        bytes=format_bytes,
         hours=format_hours,
         median=_median,
         printable=printable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folde
 from deepvm.cli.app import COMMANDS, load
 from deepvm.jobs.history.history import History
 from deepvm.jobs.jobfile import changed, read_job_file
-from deepvm.jobs.submission import submit
+from deepvm.jobs.storage.output_store import MachineOutputs, OutputFile, OutputStore, open_objects
+from deepvm.jobs.submission import jobs_folder, submit
 from support.checkpoint.memory_nodes import TOKEN
 from support.checkpoint.version_files import put
 from support.jobs.worlds import many, store
@@ -133,6 +135,7 @@ CASES = {
     "jobs ls": [Case("", "jobs")],
     "jobs show": [Case("resnet-7", "run")],
     "jobs resume": [Case("waits", "run", measures=True)],
+    "jobs fetch": [Case("waits --to results", "fetch", measures=True)],  # twice, nothing is new
     "jobs orphans": [Case("", "orphans")],
     "history pools": [Case("", "pools", measures=True)],  # machines that live grow older
     "audit": [Case(f"--kills 1 --final final.safetensors {toy.__file__}", "audit", measures=True)],
@@ -209,3 +212,9 @@ def make_workshop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store(history, many(20, cloud="local"), folder / "gone")
         waits = changed(read_job_file(Path("train.yaml")), name="waits")
         submit(waits, Path("train.yaml"), history)
+    tier = (jobs_folder() / "waits" / "versions").as_uri()
+    outputs = OutputStore(open_objects(tier, "waits"))
+    sha256 = hashlib.sha256(b"model").hexdigest()
+    outputs.send("m1", sha256, 5, lambda start, end: b"model"[start:end])
+    file = OutputFile(5, sha256, 1, 0, 1_700_000_000.0)
+    outputs.write(MachineOutputs("m1", {"outputs/model.pt": file}))

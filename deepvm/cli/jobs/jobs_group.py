@@ -16,7 +16,7 @@ from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_nam
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags, words_of
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import CheckpointError, DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.jobs.controller.controller import ControlledJob
@@ -111,6 +111,36 @@ def logs(
             time.sleep(_REMOTE_POLL_S if has_head(row) else _POLL_S)
             _refresh(history, [row], logs=True)
             row = run.known_job(history, name)
+
+
+@app.command(short_help="Bring a job's outputs and its newest checkpoint.")
+def fetch(
+    name: str = NAME,
+    to: str = opt("", "Folder for them; default: NAME-results, in this folder.", "DIR"),
+    all_files: bool = flag(
+        "--all", "Also files that a later machine has written again, below machines/MACHINE."
+    ),
+    output: Output = "table",
+) -> None:
+    """Bring what a job has written: its outputs, and its newest checkpoint as checkpoint.pt.
+
+    Works while a job runs, and after its end. Files in the folder that no earlier fetch of the job
+    has brought stay, as do newer ones. Exit code 1: something could not be brought; 4: there is
+    nothing yet.
+
+    Example: deepvm jobs fetch resnet-7 --to results
+    """
+    from pathlib import Path
+
+    from deepvm.services.job_results import fetch_results
+
+    with _open_job(name) as (history, row):
+        target = Path(to or f"{name}-results")
+        results = fetch_results(row, history.world(name), target, all_files=all_files)
+    if results.files or output != "table":
+        print_named(output, text("jobs_fetch", results=results), "fetch", results)
+    if results.problems:
+        raise CheckpointError("\n".join(results.problems))
 
 
 @app.command(short_help="Have a job save a version now.")

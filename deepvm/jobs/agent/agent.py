@@ -8,6 +8,7 @@ import time
 import traceback
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from deepvm.core.json_types import JsonDict, JsonObject
@@ -18,6 +19,7 @@ from deepvm.io.failpoints import point
 from deepvm.io.host_info import free_port
 from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests, TrainerSocket, open_backups
 from deepvm.jobs.agent.controller_client import (
+    LEFT,
     LINE,
     ControllerClient,
     ControllerUnreachable,
@@ -27,6 +29,7 @@ from deepvm.jobs.agent.controller_client import (
 from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.liveness import ControllerLiveness, Progress
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
+from deepvm.jobs.agent.outputs import Outputs
 from deepvm.jobs.agent.planned_saves import PendingSave, PlannedSaves
 from deepvm.jobs.agent.preparation import (
     ORPHAN_SAVE_S,
@@ -47,6 +50,8 @@ _WARM_AGAIN_S = 0.5
 _BEFORE_END_S = 1.0
 # For how long a notice waits for the controller before the ranks save by themselves
 _UNHEARD_S = 1.5
+# For how long outputs of failed trainers delay their restart, and an end of its reports
+_FAILED_S, _LEFT_S = 60.0, 5.0
 _NO_BACKUP = (
     "of independent processes only the first of each machine keeps backups; a Checkpointer saves"
     " in all"
@@ -94,8 +99,11 @@ class Agent(TrainerRequests):
         )
         self._prepared = threading.Event()
         self._backups = Backups(None, around.folder)
-        # Since when trainers have ended whose last backups are under way
+        self._outputs = self._kept_outputs({}, around.folder)
+        # Since when trainers have ended whose last backups and outputs are under way
         self._ended_s: float | None = None
+        # The exit code and last lines of trainers that have ended; None once it is reported
+        self._verdict: tuple[int, list[str]] | None = None
 
     def run(self) -> None:
         folder = self._around.folder
@@ -139,10 +147,19 @@ class Agent(TrainerRequests):
         report = partial(self._report_line, 0)
         preparation.set_up(spec["setup"], code, both, report)
         preparation.have_data(spec["data"], report)
+        self._outputs = self._kept_outputs(spec, code)
         self._trainers = Trainers(command, environ, self._report_line)
         preparation.loads_s = time.monotonic()
         self._trainers.warm_up()
         self._prepared.set()
+
+    def _kept_outputs(self, spec: JsonObject, code: Path) -> Outputs:
+        around = self._around
+
+        def report(facts: JsonDict) -> None:
+            self._reporter.add("outputs", **facts)
+
+        return Outputs(around.machine, around.beat_s, spec, code, report)
 
     def _beats(self) -> None:
         while not self._over.is_set():
@@ -224,6 +241,7 @@ class Agent(TrainerRequests):
 
     def _noticed(self, notice: Notice) -> None:
         point("agent.notice")
+        self._outputs.look(noticed=True)
         number = self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
         self._save_if_unheard(number, SaveReason.EMERGENCY, notice.taken_s)
 
@@ -242,6 +260,7 @@ class Agent(TrainerRequests):
         while True:
             orders = self._orders
             if orders.shutdown:
+                self._leave()
                 return
             silent_s = self._liveness.lasts_s
             if silent_s >= self._preparation.orphan_after_s:
@@ -253,10 +272,11 @@ class Agent(TrainerRequests):
                         wanted = self._base + self._board.of_rank(0, RankFlag.STEP)
                         limit_ms = int((time.time() + ORPHAN_SAVE_S) * 1000)
                         self._board.request(SaveReason.STOP, limit_ms)
-                if self._has_saved(wanted):
-                    return
-                if time.monotonic() > last_save_limit_s:
+                late = time.monotonic() > last_save_limit_s
+                if late:
                     self._warn_of_unsaved("this machine ends")
+                if late or self._has_saved(wanted):
+                    self._leave()
                     return
             else:
                 last_save_limit_s = None
@@ -269,11 +289,25 @@ class Agent(TrainerRequests):
                     self._save_unheard(board)
                     self._check_group(board)
                 self._watch()
-                if board is not None and self._trainers.running:
+                if board is not None and (self._trainers.running or self._verdict):
                     self._follow(board)
                 if board is not None and self._running:
                     self._plan_saves(orders, board)
             self._over.wait(_TICK_S)
+
+    def _leave(self) -> None:
+        """Keep the last outputs; the machine is released once the controller knows."""
+        with self._lock:
+            self._kill()
+        self._outputs.close(LAST_S)
+        self._reporter.add(LEFT)
+        until_s = time.monotonic() + _LEFT_S
+        while self._reporter.waiting and time.monotonic() < until_s:
+            time.sleep(_TICK_S)
+
+    def _kill(self) -> None:
+        with self._outputs.killing():
+            self._trainers.kill()
 
     def _warn_of_unsaved(self, when: str) -> None:
         if self._board is None or not self._is_first(self._orders):
@@ -301,15 +335,16 @@ class Agent(TrainerRequests):
     def _change(self, orders: DesiredState) -> None:
         trainers = self._trainers
         done = 0
-        if trainers.running:
+        if trainers.running or self._verdict:
             point("agent.before-kill")
-            trainers.kill()
+            self._kill()
             if self._board is not None:
                 done = self._base + self._board.of_rank(0, RankFlag.STEP)
             point("agent.after-kill")
         self._running = 0
         self._request_s = None
         self._group = None
+        self._verdict = None
         trainers.warm_up()
         if not orders.generation:
             return
@@ -341,7 +376,9 @@ class Agent(TrainerRequests):
             # A user's own stay
             names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - trainers.command.env.keys()
             common |= dict.fromkeys(names, self._around.interface)
-        first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
+        rank = orders.ranks.index(mine)
+        self._outputs.trains(orders.generation, rank)
+        first = sum(r["processes"] for r in orders.ranks[:rank])
         each = [
             common | self._layout.variables(local, first + local)
             for local in range(trainers.command.processes)
@@ -464,32 +501,48 @@ class Agent(TrainerRequests):
         if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
             self._warmed_s = time.monotonic()
             trainers.warm_up()  # for those that were killed while they waited, too
-        code = trainers.ended() if trainers.running else None
-        if code is None or board is None:
+        if self._verdict is None and trainers.running and board is not None:
+            self._verdict = self._judged()
+        if self._verdict is None or board is None:
             return
-        last = trainers.last_lines() if code else []
-        if not code:
-            unsaved = self._unsaved()
-            if unsaved is None:
-                return
-            if not unsaved and self._group is not None and not self._group.is_formed(now=True):
-                explained = self._report_no_group("before they ended")
-                if trainers.command.launcher != TORCHRUN:
-                    unsaved = explained
-            code, last = (1, [unsaved]) if unsaved else (0, [])
+        code, lines = self._verdict
+        if trainers.running:
+            self._kill()
+        # What they have written is kept before the controller may release this machine
+        limit_s = _FAILED_S if code else LAST_S
+        kept = self._outputs.look_last(patient=not code)
+        if not kept and time.monotonic() - (self._ended_s or 0.0) < limit_s:
+            return
+        self._verdict = None
         step = self._base + board.of_rank(0, RankFlag.STEP)
         if code and self._request_s is not None:
             self._warn_of_unsaved("trainers ended while they were to save")
-        trainers.kill()
         point("agent.ended")
-        self._report("ended", code=code, step=step, lines=last)
+        self._report("ended", code=code, step=step, lines=lines)
+
+    def _judged(self) -> tuple[int, list[str]] | None:
+        """The exit code of ended trainers and their last lines; None while it is not known."""
+        trainers = self._trainers
+        code = trainers.ended()
+        if code is None:
+            return None
+        self._ended_s = self._ended_s or time.monotonic()
+        if code:
+            return code, trainers.last_lines()
+        unsaved = self._unsaved()
+        if unsaved is None:
+            return None
+        if not unsaved and self._group is not None and not self._group.is_formed(now=True):
+            explained = self._report_no_group("before they ended")
+            if trainers.command.launcher != TORCHRUN:
+                unsaved = explained
+        return (1, [unsaved]) if unsaved else (0, [])
 
     def _unsaved(self) -> str | None:
         """Why the last backup of ended trainers is not safe, empty if it is; None if unknown."""
         backups = self._backups
-        now_s = time.monotonic()
-        self._ended_s = self._ended_s or now_s
-        if backups.under_way and now_s - self._ended_s < LAST_S:
+        assert self._ended_s is not None
+        if backups.under_way and time.monotonic() - self._ended_s < LAST_S:
             return None
         if backups.under_way:
             why = f"it takes longer than {LAST_S:.0f} s"
@@ -543,6 +596,7 @@ class Agent(TrainerRequests):
 
     def _report_safe(self, save: JsonDict) -> None:
         self._safe = save["version"]
+        self._outputs.look()
         if save["lasts"]:
             self._lasts = self._safe
         point("agent.before-saved")

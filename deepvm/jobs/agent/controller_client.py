@@ -20,6 +20,7 @@ _MOST_RETRY_S = 5.0
 # Timeout for a lost head: agents must find the next one before it calls them silent (15 s)
 CONNECT_S = 3.0
 LINE = "line"  # The event of a line that a trainer has printed
+LEFT = "left"  # That of a machine that may be released: its outputs are kept, and it ends
 # Events that may wait for the controller; the oldest lines beyond it are dropped and counted
 _MOST_WAITING = 10_000
 # Longest text, most events per message, and their bytes: trainers may print huge lines

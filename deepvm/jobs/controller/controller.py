@@ -16,7 +16,7 @@ from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.controller_client import LINE
+from deepvm.jobs.agent.controller_client import LEFT, LINE
 from deepvm.jobs.agent.process_group import StopSignals
 from deepvm.jobs.cloud import Cloud, NetworkFaults, RemoteCloud, Start
 from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
@@ -49,9 +49,10 @@ _STALL_S = 1.0
 _AGAIN_S = 1.0
 _UNWRITTEN_S = 300.0
 _LOCKED_S = 0.3
+_KEPT_S = 1800.0  # How long the last outputs of a machine may delay its release
 RELEASE_LIMIT_S = 15.0  # How long releasing machines may take after a second interruption
 # Events of which only what follows is written down
-_QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent)
+_QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent, d.OutputsLooked)
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -102,6 +103,7 @@ class Controller:
         self.last_lines: list[str] = []
         # Lines of a machine that its log lacks, since one could be written, and the reason
         self._lost_lines: dict[str, tuple[int, str]] = {}
+        self._left = set[str]()  # Machines that have kept their last outputs
         self._stop = ""  # Why the user wants the end; for the loop, which has adopted machines
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
@@ -182,6 +184,7 @@ class Controller:
         except BusyError:
             return
         if isinstance(act, d.Release):
+            await self._outputs_kept(act.id)
             await self._calls.release(act.id)
             return
         job = self._job
@@ -190,6 +193,19 @@ class Controller:
         most_usd = most_usd_per_hour(self.world, record.pool, record.role)
         start = Start(job.name, act.id, secret_of(job.secret, act.id), self._url, place, most_usd)
         await self._calls.request(record, start)
+
+    async def _outputs_kept(self, machine: str) -> None:
+        """Wait for the last outputs of a machine that has trained, while its agent answers."""
+        until_s = time.monotonic() + _KEPT_S
+        while self._job.spec.get("outputs") and machine not in self._left:
+            record = self.world.machines.get(machine)
+            if record is None or record.trained_s is None or record.heard_s is None:
+                return
+            silent_s = self._clock.now_s() - record.heard_s
+            over = record.state.over or silent_s >= self.world.terms.silent_s
+            if over or len(self.signals.numbers) > 1 or time.monotonic() >= until_s:
+                return
+            await self._change.wait(_TICK_S)
 
     async def run(self) -> JobState:
         """Run until the job is over and all is released, ``RELEASE_LIMIT_S`` after a 2nd signal."""
@@ -504,6 +520,10 @@ class Controller:
     def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
             self._line(machine, messages.field_of(event, "text"))
+            return
+        if event["event"] == LEFT:
+            self._left.add(machine)
+            self._change.notify()
             return
         happened = messages.event_of(machine, event)
         if happened is None or not messages.can_know(self.world, machine, happened):

@@ -38,10 +38,15 @@ def _text(limit: int) -> Any:
 
 # Larger numbers are not the same in every reader of JSON
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]
+_NAMES = Annotated[
+    list[Annotated[str, Field(max_length=_MAX_TEXT)]],
+    Field(max_length=_MAX_LINES),
+    AfterValidator(tuple),
+]
 _SECONDS = Annotated[float, Field(ge=0, le=1e10)]
 # The fields of all messages: a name has one meaning and one range, whichever message it is in
 _TYPES: Mapping[str, Any] = {
-    **dict.fromkeys(("version", "step", "done", "scheduled"), _COUNT),
+    **dict.fromkeys(("version", "step", "done", "scheduled", "files", "bytes"), _COUNT),
     **dict.fromkeys(("taken_s", "stall_s", "took_s", "step_s", "wait_s"), _SECONDS),
     **dict.fromkeys(("code_s", "setup_s", "data_s", "load_s"), _SECONDS),
     **dict.fromkeys(("idle_s", "printed_s", "longest_s", "between_s", "of_s"), _SECONDS),
@@ -54,6 +59,7 @@ _TYPES: Mapping[str, Any] = {
     "why": _text(_MAX_TEXT),
     "preparing": _text(_MAX_DOING),
     "lines": list[str],
+    **dict.fromkeys(("unmatched", "others"), _NAMES),
     "address": Annotated[str, Field(pattern=r"^[0-9A-Za-z.:_-]{1,253}$")],
     "reason": Annotated[Reason, BeforeValidator(_reason)],
     "save": Annotated[list[_COUNT], Field(min_length=3, max_length=3)],
@@ -72,6 +78,7 @@ _EVENTS: Mapping[str, type[d.Event]] = {
     "rebalance": d.Rebalanced,
     "deaf": d.MetadataUnavailable,
     "unusable": d.Failed,
+    "outputs": d.OutputsLooked,
 }
 _OF_ALL = {"generation", "step", "warm", "address", "port", "scheduled", "seen", "wait_s"}
 _UNHEARD = d.Heartbeat("")

@@ -15,6 +15,7 @@ from deepvm.jobs.decisions.world import (
     RELEASED,
     UNREADY,
     JobState,
+    KeptOutputs,
     MachineRecord,
     Reason,
     Save,
@@ -53,6 +54,8 @@ def known(world: JobState, event: d.Event) -> JobState:
     if machine is None:
         return world
     match event:
+        case d.OutputsLooked():
+            return _looked(world, event)
         case d.Launched():
             launched = replace(machine, launched_s=event.launched_s)
             world = with_event(world, launched, MachineEvent.LAUNCHED)
@@ -78,6 +81,17 @@ def known(world: JobState, event: d.Event) -> JobState:
     if event.warm or event.generation:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     return heard(world, [(event, now)])
+
+
+def _looked(world: JobState, event: d.OutputsLooked) -> JobState:
+    before = world.outputs.get(event.id, KeptOutputs())
+    facts = (event.unmatched, event.others, event.why)
+    if event.why:
+        since_s = world.now_s if before.failing_s is None else before.failing_s
+        now = KeptOutputs(event.files, event.bytes, before.kept_s, *facts, since_s)
+    else:
+        now = KeptOutputs(event.files, event.bytes, world.now_s, *facts)
+    return replace(world, outputs={**world.outputs, event.id: now})
 
 
 def heard(world: JobState, beats: Sequence[tuple[d.Heartbeat, float]]) -> JobState:

@@ -117,6 +117,18 @@ class Stepped:
 
 
 @dataclass(frozen=True)
+class OutputsLooked:
+    """What a machine has kept of its outputs."""
+
+    id: str
+    files: int
+    bytes: int
+    unmatched: tuple[str, ...] = ()  # patterns that match nothing there
+    others: tuple[str, ...] = ()  # some files that the training wrote, and that no pattern means
+    why: str = ""  # why the newest are not kept
+
+
+@dataclass(frozen=True)
 class Started:
     """The trainers of a generation run on a machine."""
 
@@ -227,7 +239,9 @@ GenerationEvent: TypeAlias = (
 )
 # Events from which nothing follows
 RecordedOnly: TypeAlias = Tick | Injected | FaultInjected | MetadataUnavailable | Prepared | Stepped
-OfMachine: TypeAlias = Launched | Refused | Heartbeat | Silent | Noticed | Rebalanced | Failed
+OfMachine: TypeAlias = (
+    Launched | Refused | Heartbeat | Silent | Noticed | Rebalanced | Failed | OutputsLooked
+)
 OfJob: TypeAlias = InstancesListed | Stop | SaveNow | Downtime
 Event: TypeAlias = GenerationEvent | RecordedOnly | OfMachine | OfJob
 

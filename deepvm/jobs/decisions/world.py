@@ -221,6 +221,19 @@ class FailedSaves:
 
 
 @dataclass(frozen=True)
+class KeptOutputs:
+    """A machine's outputs in the job's storage."""
+
+    files: int = 0
+    bytes: int = 0
+    kept_s: float | None = None  # when they were last the same as on the machine
+    unmatched: tuple[str, ...] = ()  # patterns that matched nothing
+    others: tuple[str, ...] = ()  # some files that the training wrote, and that no pattern means
+    why: str = ""  # why the newest are not kept, since failing_s
+    failing_s: float | None = None
+
+
+@dataclass(frozen=True)
 class JobState:
     """All of it; machines by id."""
 
@@ -281,6 +294,7 @@ class JobState:
     # whether they reported steps after a restart, but not from which one it continued
     reports: bool = False
     unplaced: bool = False
+    outputs: Mapping[str, KeptOutputs] = field(default_factory=dict)  # by machine
 
     @property
     def crew(self) -> list[MachineRecord]:

@@ -7,7 +7,7 @@ follows the machines that lived meanwhile; after the last step it is release.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from statistics import fmean
@@ -18,7 +18,15 @@ from deepvm.core.json_types import JsonDict
 from deepvm.core.units import utc_text
 from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, JobState, MachineRecord, Reason, Role
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    JobState,
+    KeptOutputs,
+    MachineRecord,
+    Reason,
+    Role,
+)
 from deepvm.jobs.history.history import MACHINE, EventRow, Events
 from deepvm.jobs.history.timeline import DOWNTIME, TRAINS, Downtimes, Phase, cut
 
@@ -31,6 +39,7 @@ _PHASES = {
 }
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save", "hang")
 RELEASE = "release"
+_OTHERS = 3  # Files that no pattern of outputs means, to name
 Prices: TypeAlias = Mapping[str, float]  # On demand, $/h, by type, as far as they are known
 # Causes by priority: an ended job restarts only because the user resumes it
 RESTART_CAUSES = ("resume", "preemption", "hang", "crash", "resize")
@@ -43,8 +52,12 @@ def final_document(
     events: Events,
     prices: Prices,
     without: Downtimes = (),
+    patterns: Sequence[str] = (),
 ) -> JsonDict:
-    """The document ``deepvm.run/1``, whose ``forecast`` and ``validation`` others fill in."""
+    """The document ``deepvm.run/1``, whose ``forecast`` and ``validation`` others fill in.
+
+    ``patterns``: of the job's outputs.
+    """
     end_s = max(
         [world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)]
     )
@@ -105,7 +118,31 @@ def final_document(
         "forecast": None,
         "unforeseen": "",
         "validation": None,
+        "outputs": _outputs(world, patterns),
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
+    }
+
+
+def unkept(world: JobState) -> dict[str, KeptOutputs]:
+    """Those of machines that trained last whose newest are not in the job's storage."""
+    newest = {m.id for m in world.machines.values() if m.epoch == world.generation}
+    known = world.outputs.items()
+    return {m: kept for m, kept in known if m in newest and kept.failing_s is not None}
+
+
+def _outputs(world: JobState, patterns: Sequence[str]) -> JsonDict:
+    known = world.outputs.values()
+    failing = list(unkept(world).values())
+    others = dict.fromkeys(name for kept in known for name in kept.others)
+    return {
+        "patterns": list(patterns),
+        "files": sum(kept.files for kept in known),
+        "bytes": sum(kept.bytes for kept in known),
+        "kept": _time(max((k.kept_s for k in known if k.kept_s and k.files), default=None)),
+        "unmatched": [p for p in patterns if known and all(p in k.unmatched for k in known)],
+        "others": list(others)[:_OTHERS],
+        "problem": failing[0].why if failing else "",
+        "unkept_since": _time(min((k.failing_s for k in failing if k.failing_s), default=None)),
     }
 
 

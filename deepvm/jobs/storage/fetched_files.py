@@ -1,0 +1,194 @@
+"""A folder of the user's in which results of jobs are brought, each file whole or not at all.
+
+``.deepvm-fetch/brought`` there has a line for each file before that gets its name: what it does
+not list is the user's, and stays.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deepvm.core.units import format_bytes
+from deepvm.errors import DamagedError, DataError
+from deepvm.io.file_lock import FileLock
+from deepvm.io.safe_read import os_reason
+from deepvm.jobs.storage.output_store import unfit
+
+HIDDEN = ".deepvm-fetch"
+NEW, REPLACED, SAME = "new", "replaced", "same"
+_PIECE = 4 << 20
+_SPARE_BYTES = 64 << 20  # That stay free on the disk
+
+
+@dataclass(frozen=True)
+class BroughtFile:
+    """What a fetch has put under a name; ``source``: what it was, ``kept_s``: of when."""
+
+    name: str
+    sha256: str
+    job: str
+    kept_s: float
+    source: str = ""
+
+
+class FetchFolder:
+    """The folder; for one process at a time. Methods raise DataError."""
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self._folder = folder
+        self._job = job
+        self._hidden = folder / HIDDEN
+        self._known: dict[str, dict[str, BroughtFile]] = {}  # by name and checksum
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Raises DataError: it cannot be made, or another fetch is busy there."""
+        try:
+            self._hidden.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self._folder}: {os_reason(error)}; name another one") from None
+        lock = FileLock(self._hidden / "lock")
+        if not lock.take(shared=False):
+            raise DataError(
+                f"{self._folder}: another 'deepvm jobs fetch' writes there; wait for it"
+            )
+        try:
+            self._read()
+            yield
+        finally:
+            shutil.rmtree(self.parts, ignore_errors=True)
+            lock.release()
+
+    @property
+    def parts(self) -> Path:
+        """Where files are until they are whole; on the same disk."""
+        return self._hidden / "parts"
+
+    def _read(self) -> None:
+        shutil.rmtree(self.parts, ignore_errors=True)  # of a fetch that was killed
+        self.parts.mkdir()
+        try:
+            lines = (self._hidden / "brought").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                one = BroughtFile(**json.loads(line))
+            except (ValueError, TypeError):  # it was not written to its end
+                continue
+            self._known.setdefault(one.name, {})[one.sha256] = one
+
+    def fits(self, count: int) -> None:
+        """Raise DataError if there is no room for so many bytes."""
+        free = shutil.disk_usage(self._folder).free
+        if count + _SPARE_BYTES > free:
+            raise DataError(
+                f"{self._folder}: {format_bytes(count)} do not fit on its disk, which has"
+                f" {format_bytes(free)} free; make room, or name a folder of another disk"
+            )
+
+    def here(self, name: str) -> BroughtFile | None:
+        """What is there under a name; None if nothing is. Raises DataError: it is the user's."""
+        why = unfit(name)
+        if not why and Path(name).parts[0] == HIDDEN:
+            why = "the name is one of deepvm's own"
+        if why:
+            raise DataError(f"{name[:100]!r} is not brought: {why}")
+        path = self._folder / name
+        for link in (path, *path.parents[: len(Path(name).parts) - 1]):
+            if link.is_symlink():
+                raise DataError(f"{path} is not brought: {link} is a link; name another folder")
+        if not path.exists():
+            return None
+        if not path.is_file():
+            raise DataError(f"{path} is not brought: a folder has this name; name another one")
+        sha256 = digest_of(path)
+        known = self._known.get(name, {}).get(sha256)
+        return known or BroughtFile(name, sha256, "", 0.0)
+
+    def state(self, new: BroughtFile) -> str:
+        """What bringing a file would do. Raises DataError: what is there stays."""
+        here = self.here(new.name)
+        if here is None:
+            return NEW
+        if here.sha256 == new.sha256:
+            return SAME
+        path = self._folder / new.name
+        cure = "move it, or name another folder with --to"
+        if here.job != self._job:
+            what = f"is there already, and is of {here.job or 'no earlier fetch'}"
+        elif here.kept_s > new.kept_s:
+            what = "is newer than what would come"
+        else:
+            return REPLACED
+        raise DataError(f"{path} is not brought: it {what}; {cure}")
+
+    def bring(self, new: BroughtFile, size: int, pieces: Iterable[bytes]) -> str:
+        """Bring a file. Raises DamagedError: other bytes have come."""
+        state = self.state(new)
+        if state != SAME:
+            part = self.parts / new.sha256
+            with _errors(self._folder / new.name):
+                if _write(part, size, pieces) != new.sha256:
+                    raise DamagedError(f"{new.name}: its bytes are not those that were kept")
+            self.place(part, new)
+        return state
+
+    def place(self, part: Path, new: BroughtFile) -> None:
+        """Give a complete file its name."""
+        path = self._folder / new.name
+        with _errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with (self._hidden / "brought").open("a", encoding="utf-8") as file:
+                # A line that a killed fetch has left without its end ends here
+                file.write(f"\n{json.dumps(asdict(new))}\n")
+            self._known.setdefault(new.name, {})[new.sha256] = new
+            os.replace(part, path)
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        cure = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = "; make room, or name a folder of another disk"
+        raise DataError(f"{path} is not brought: {os_reason(error)}{cure}") from None
+
+
+def _write(path: Path, size: int, pieces: Iterable[bytes]) -> str:
+    """Write a new file, synced; returns its SHA-256. Raises DamagedError: it is too long."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in pieces:
+            size -= len(piece)
+            if size < 0:
+                raise DamagedError(f"{path.name}: more bytes come than were kept")
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """The bytes of a file."""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises DataError."""
+    digest = hashlib.sha256()
+    with _errors(path):
+        for piece in file_pieces(path):
+            digest.update(piece)
+    return digest.hexdigest()
