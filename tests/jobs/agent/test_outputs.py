@@ -1,4 +1,4 @@
-"""Outputs on a machine: what is new there, nothing that is half-written, and a storage that fails."""
+"""Outputs on a machine: what is new there, nothing half-written, and a storage that fails."""
 
 from __future__ import annotations
 
