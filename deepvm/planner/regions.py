@@ -31,12 +31,22 @@ class RankedPlan:
     recommendation: Recommendation
 
 
+@dataclass(frozen=True)
+class Omission:
+    """A cloud, or one region of it, that was asked for and is not in the comparison."""
+
+    cloud: str
+    reason: str
+    region: str = ""
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
     ranked: tuple[RankedPlan, ...]
+    left_out: tuple[Omission, ...] = ()
 
     @property
     def of_several_clouds(self) -> bool:

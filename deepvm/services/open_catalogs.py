@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deepvm.core.progress import Say
     from deepvm.core.training.speed import Training
     from deepvm.core.training.workload import Workload
-    from deepvm.planner.regions import Comparison
+    from deepvm.planner.regions import Comparison, Omission
 
 # Options that only make sense with a cloud's market
 _OF_A_MARKET = ("profile", "price_basis", "prices", "days", "price_history", "placement_scores")
@@ -44,6 +44,7 @@ class CatalogOpener:
     progress: Say
     describe: Callable[[Sequence[Catalog]], None]
     set_by: Callable[[str], str]
+    left_out: list[Omission] = field(default_factory=list)  # by all()
 
     def all(self) -> tuple[Catalog, ...]:
         """One catalog per cloud and region, with the user's measurements."""
@@ -138,6 +139,9 @@ class CatalogOpener:
             except (MissingDataError, CloudError, RequestError) as error:
                 failed.append(error)
                 if others:
+                    from deepvm.planner.regions import Omission
+
+                    self.left_out.append(Omission(cloud.name, str(error)))
                     self.say(f"{cloud.title} is left out: {error}")
         if not catalogs:
             raise failed[0]

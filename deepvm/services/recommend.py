@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
     from deepvm.core.progress import Say
     from deepvm.planner.explain import WhyNot
-    from deepvm.planner.regions import Comparison
+    from deepvm.planner.regions import Comparison, Omission
     from deepvm.planner.request import MeasuredTables
     from deepvm.planner.sweep import Sweep, SweepRow
 
@@ -62,9 +62,13 @@ def recommend_in(
     simulate: Any = None,
     say: Say = _ignore,
     reasons: bool = False,
+    left_out: Sequence[Omission] = (),
 ) -> Comparison:
-    """Answer a request for each catalog of a cloud and region, and rank the answers together."""
-    from deepvm.planner.regions import cloud_name, compare
+    """Answer a request for each catalog of a cloud and region, and rank the answers together.
+
+    ``left_out``: what the catalogs lack already.
+    """
+    from deepvm.planner.regions import Omission, cloud_name, compare
 
     answers: list[Recommendations] = []
     failed: list[tuple[Catalog, RequestError | MissingDataError]] = []
@@ -76,15 +80,18 @@ def recommend_in(
     if not answers:
         raise failed[0][1]
     several = len({cloud_name(catalog) for catalog in catalogs}) > 1
+    missing = [*left_out]
     for catalog, reason in failed:
         cloud = f"{cloud_name(catalog)}, " if several else ""
         say(f"{cloud}region {catalog.region} is left out: {reason}")
+        missing.append(Omission(cloud_name(catalog), str(reason), catalog.region))
     if request.work is None and simulate is None:
-        return compare(answers)
+        return replace(compare(answers), left_out=tuple(missing))
     from deepvm.services.simulated_ranking import read_runs, simulate_ranking, with_traced_lifetimes
 
     runs = read_runs(simulate, job=request.work is not None)
     comparison = compare([simulate_ranking(answer, runs, say) for answer in answers])
+    comparison = replace(comparison, left_out=tuple(missing))
     best, *others = comparison.answers
     if not reasons or not best:
         return comparison

@@ -15,6 +15,7 @@ from deepvm.catalog.public.public_market import (
     QUICK_S,
     SLOW_S,
     public_catalogs,
+    with_facts,
 )
 from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
@@ -26,7 +27,7 @@ from deepvm.catalog.signals.fetching import (
     Stored,
     resolve,
 )
-from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT
+from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
@@ -122,17 +123,17 @@ class _Market:
         source = self.request.source
         if self.request.prices == "snapshot":
             source = NONE
-        named = source not in (AUTO, NONE)
-        self.only_public = named or not self.cloud.has_api
+        self.named = source not in (AUTO, NONE)
+        self.only_public = self.named or not self.cloud.has_api
         self.not_asked = self._reason_not_asked()
         self.public = public_catalogs(self.cloud, source, self.now, self.progress)
         if self.public and not self.request.offline:
             wait_s = ALONE_S
-            if named or self.request.prices == "live":
+            if self.named or self.request.prices == "live":
                 wait_s = SLOW_S
             elif (
                 self.others
-                or self.cloud.snapshot_regions()
+                or (self.cloud.has_api and self.cloud.snapshot_regions())
                 or any(catalog.regions() for catalog in self.public)
             ):
                 wait_s = QUICK_S
@@ -247,13 +248,13 @@ class _Market:
         if history and not self.request.price_history:
             kinds = (*kinds, history)
         requests = [SignalRequest(r, k) for r in regions for k in kinds]
-        snapshot = Stored(lambda r, k: self.cloud.snapshot(r).get(k))
+        snapshot = Stored(self._embedded)
         if self.request.prices == "snapshot":
             return resolve(requests, [snapshot], self.now)
         live = self.request.prices == "live"
         # Prices that must come from one source are not read from the stored ones of another.
         without: tuple[str, ...] = ()
-        if self.only_public:
+        if self.named:
             without = PUBLIC_KINDS
         elif live:
             without = PRICES
@@ -265,6 +266,12 @@ class _Market:
             sources += self.public
         sources.append(replace(snapshot, without=without))
         return resolve(requests, sources, self.now, self.not_asked)
+
+    def _embedded(self, region: str, kind: str) -> Signal | None:
+        signal = self.cloud.snapshot(region).get(kind)
+        if signal is None or kind != SPECS or self.cloud.has_api:
+            return signal  # AWS says itself what its types can do
+        return with_facts(self.cloud, signal)
 
     def _catalog(
         self, region: str, resolved: ResolvedSignals, past: "StoredPrices | None"

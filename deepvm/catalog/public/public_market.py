@@ -148,14 +148,23 @@ class PublicCatalog(PriceSource):
     def _completed(self, signal: Signal) -> Signal:
         if signal.kind != SPECS:
             return signal
+        signal = with_facts(self.cloud, signal)
+        if not self.cloud.has_api:
+            return signal
         known: dict[str, Any] = {}
         for region in self.cloud.snapshot_regions():
             known |= self.cloud.snapshot(region)[SPECS].data
-        data = {}
-        for name, spec in signal.data.items():
-            facts = {**bandwidths(self.cloud.name, name), **self.cloud.facts_of(name)}
-            data[name] = {**spec, **facts, **known.get(name, {})}
+        data = {name: {**spec, **known.get(name, {})} for name, spec in signal.data.items()}
         return replace(signal, data=data)
+
+
+def with_facts(cloud: Cloud, specs: Signal) -> Signal:
+    """Specifications with what other pages say of the types, such as their bandwidths."""
+    data = {
+        name: {**bandwidths(cloud.name, name), **cloud.facts_of(name), **spec}
+        for name, spec in specs.data.items()
+    }
+    return replace(specs, data=data)
 
 
 def wanted_source(named: str) -> str:

@@ -163,7 +163,7 @@ class Cloud:
         return _read_snapshot(self.data / "regions" / f"{region}.json")
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=16)
 def _read_snapshot(file: Path) -> Mapping[str, Signal]:
     document = json.loads(file.read_text(encoding="utf-8"))
     signals = {}

@@ -229,16 +229,14 @@ def status(
     now = datetime.now(timezone.utc)
     clouds = _clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]
-    regions = [DEFAULT_CLOUD.check_region(name) for name in names]
+    regions = [clouds[0].check_region(name) for name in names]
     if ALL in (region or []):
         regions = []
     public = [c for one in clouds for c in public_catalogs(one, AUTO, now)]
     files = file_rows(public, now, absent=bool(cloud))
-    signals = []
-    if DEFAULT_CLOUD in clouds:
-        signals = signal_rows(cache, DEFAULT_CLOUD, regions, now)
+    signals = [row for one in clouds for row in signal_rows(one, profile, regions, now)]
     values = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
-    table = text("catalog_status", signals=signals, files=files)
+    table = text("catalog_status", signals=signals, files=files, named=bool(cloud))
     print_named(output, table, "catalog-status", values)
     if output != "table" or DEFAULT_CLOUD not in clouds:
         return

@@ -50,7 +50,14 @@ def recommend(
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
     printed = output in ("table", "wide")
-    found = recommend_in(catalogs, request, simulate=flags.simulate, say=note, reasons=printed)
+    found = recommend_in(
+        catalogs,
+        request,
+        simulate=flags.simulate,
+        say=note,
+        reasons=printed,
+        left_out=opened.left_out,
+    )
     asked = None
     if explain:
         best = found.answers[0]

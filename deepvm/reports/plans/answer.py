@@ -29,6 +29,7 @@ def print_answer(view: PlanView) -> None:
     print_lines(["", *map(str, view.notes)])
     if several or view.placement is not None:
         _print_places(view)
+    print_lines(_left_out(view))
     print_lines(_next_steps(view))
 
 
@@ -67,6 +68,13 @@ def _print_places(view: PlanView) -> None:
         price_origins=price_origins,
         w=words,
     )
+
+
+def _left_out(view: PlanView) -> list[str]:
+    places = [(cloud_of(gone.cloud).title, gone) for gone in view.found.left_out]
+    return [
+        f"left out: {' '.join((name, gone.region)).strip()}: {gone.reason}" for name, gone in places
+    ]
 
 
 def _next_steps(view: PlanView) -> list[str]:

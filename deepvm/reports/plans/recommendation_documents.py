@@ -30,7 +30,7 @@ _COLUMNS["figures"] = {
     key: key for key, about in properties("plans.Configuration").items() if "column" in about
 }
 _PLAN = ["cluster", "figures", "limits"]
-_OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "regions")
+_OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "regions", "left_out")
 
 
 def document(
@@ -59,6 +59,8 @@ def document(
         more["next_change"] = With(change, configuration=values(change.recommendation))
     if len(found.answers) > 1:
         more["regions"] = [_region(found, answer) for answer in found.answers]
+    if found.left_out:
+        more["left_out"] = found.left_out
     asked = With(
         request,
         catalog=catalog,

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.catalog.diff import CatalogDiff, PriceChange
 from deepvm.catalog.public.public_market import PublicCatalog
-from deepvm.catalog.signals.cache import Cache, Entry
+from deepvm.catalog.signals.cache import Entry
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
@@ -81,9 +81,9 @@ def _text(price: Decimal | None) -> str | None:
     return f"{price:f}"
 
 
-def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetime) -> list[With]:
+def signal_rows(cloud: Cloud, profile: str, regions: Sequence[str], now: datetime) -> list[With]:
     """Every signal of these regions, or of all that are cached, and of the snapshots."""
-    entries = cache.entries(now)
+    entries = cloud.cache(profile).entries(now)
     shown: list[Entry] = []
     for region in regions or dict.fromkeys(e.region for e in entries):
         of_region = {kind: Entry(region, kind, state="absent") for kind in cloud.kinds}
@@ -97,7 +97,8 @@ def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetim
     for entry in shown:
         refused = dict(entry.signal.refused) if entry.signal else {}
         times = _times(entry.signal, ttl_s(entry.kind), now)
-        rows.append(With(entry, refused=refused, next_step=_renewal(entry), **times))
+        values = {"refused": refused, "next_step": _renewal(entry, cloud), **times}
+        rows.append(With(entry, cloud=cloud, **values))
     return rows
 
 
@@ -144,10 +145,10 @@ def _times(
     }
 
 
-def _renewal(entry: Entry) -> str | None:
+def _renewal(entry: Entry, cloud: Cloud) -> str | None:
     base, _, parameter = entry.kind.partition(":")
-    if base == PLACEMENT or entry.state in ("fresh", "snapshot"):
-        return None
+    if base == PLACEMENT or entry.state in ("fresh", "snapshot") or not cloud.has_api:
+        return None  # public catalogs renew those of other clouds, which have rows of their own
     command = f"deepvm catalog refresh --region {entry.region} --only {base}"
     if base == HISTORY:
         command += f" --days {parameter}"
