@@ -37,6 +37,18 @@ def test_machines_in_the_order_of_time(tmp_path: Path) -> None:
     assert said(LogReader(tmp_path, "m1")) == ["m1 ", "m1 d"]
 
 
+def test_a_line_knows_its_process(tmp_path: Path) -> None:
+    add_line(tmp_path, "m1", "3 | of a script", 1.0, 12)
+    add_line(tmp_path, "m1", "of an older deepvm", 2.0)
+    mine, older = LogReader(tmp_path).more()
+    assert (mine.rank, mine.text, mine.shown) == (
+        "12",
+        "3 | of a script",
+        "m1/12 | 3 | of a script",
+    )
+    assert (older.rank, older.shown) == ("", "m1 | of an older deepvm")
+
+
 def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     add_line(tmp_path, "m1", "whole", 1.0)
     file = tmp_path / "logs" / "m1.log"
@@ -75,10 +87,10 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
         controller = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
         (tmp_path / FOLDER).write_text("in the way")
         for line in ("a", "b"):
-            controller._line("m1", line)
+            controller._line("m1", 0, line)
         (tmp_path / FOLDER).unlink()
         for line in ("c", "d"):
-            controller._line("m1", line)
+            controller._line("m1", 0, line)
     assert said(LogReader(tmp_path)) == [
         "m1 [2 lines are missing here: File exists]",
         "m1 c",

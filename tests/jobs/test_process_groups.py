@@ -98,14 +98,14 @@ def test_separate_trainings_on_purpose(home: Home) -> None:
     done = home.run("run", job, "--independent-processes")
     assert done.returncode == 0, done.stderr
     lines = home.run("jobs", "logs", "sweep").stdout.splitlines()
-    assert sorted(lines) == [f"m1: {rank} 0 {rank}" for rank in range(4)]
+    assert sorted(lines) == [f"m1/{rank} | {rank} 0 {rank}" for rank in range(4)]
 
 
 @pytest.mark.slow
 def test_one_process_on_a_machine_with_four_gpus(home: Home) -> None:
     job = str(home.job("one", "python plain.py", machines=MACHINES))
     assert home.run("run", job, "--processes-per-machine", "1").returncode == 0
-    assert home.run("jobs", "logs", "one").stdout == "m1: 0 0 0,1,2,3\n"
+    assert home.run("jobs", "logs", "one").stdout == "m1/0 | 0 0 0,1,2,3\n"
 
 
 @pytest.mark.slow

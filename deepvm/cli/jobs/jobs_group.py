@@ -78,6 +78,8 @@ def logs(
 ) -> None:
     """Print what the trainers of a job have printed, all machines in the order of time.
 
+    Each line names machine and process, as m2/0, the first process of m2.
+
     Example: deepvm jobs logs resnet-7 -f --machine m2 --tail 20
     """
     from collections import deque
@@ -97,7 +99,7 @@ def logs(
             controller = controller_of(row)
             is_last = controller == OVER or not follow
             for line in deque(reader.more(last=is_last), tail):
-                printed = f"{line.machine}: {without_controls(line.text)}"
+                printed = without_controls(line.shown)
                 if timestamps:
                     printed = f"{line.stamp} {printed}"
                 typer.echo(printed)
@@ -207,6 +209,7 @@ def resume(
     flags: ResumeFlags,
     detach: bool = run.DETACH,
     keep: bool = run.KEEP,
+    all_ranks: bool = run.ALL_RANKS,
     output: Output = "table",
 ) -> None:
     """Continue a job from its newest version.
@@ -239,7 +242,7 @@ def resume(
             with run.only_controller(name, row.folder):
                 # Read again under the lock: another controller may have written its last state.
                 job, world = flags.resumed(run.known_job(history, name), history)
-                run.control(job, world, history, output, keep=keep)
+                run.control(job, world, history, output, keep=keep, all_ranks=all_ranks)
 
 
 @app.command(short_help="List and release machines that no job needs.")

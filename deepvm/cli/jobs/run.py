@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from deepvm.services.job_start import ResumeRisk
 
 _POLL_S = 0.05
+CONTROLLER_LOG = "controller.log"  # In a job's folder: of a controller in the background
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
+ALL_RANKS = flag("--all-ranks", "Show what all processes print; default: the first one.")
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
@@ -98,6 +101,7 @@ def run(
     validate: bool = flag(
         "--validate", "At the end, compare with 'deepvm simulate', given the observed lifetimes."
     ),
+    all_ranks: bool = ALL_RANKS,
     yes: bool = flag("--yes", "Rent without asking; needed where there is no terminal."),
     output: Output = "table",
 ) -> None:
@@ -155,7 +159,8 @@ def run(
                 detached(submitted)
         else:
             with only_controller(submitted.name, submitted.folder):
-                control(submitted, world, history, output, keep=keep, validate=validate)
+                shows = {"validate": validate, "all_ranks": all_ranks}
+                control(submitted, world, history, output, keep=keep, **shows)
 
 
 def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
@@ -244,7 +249,7 @@ def detached(job: ControlledJob, *options: str) -> None:
     # Absolute paths: the child works in another folder
     environment = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
     resume = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, "--keep"]
-    path = job.folder / "controller.log"
+    path = job.folder / CONTROLLER_LOG
     with path.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
@@ -319,6 +324,7 @@ def control(
     *,
     keep: bool = False,
     validate: bool = False,
+    all_ranks: bool = False,
 ) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
@@ -345,6 +351,8 @@ def control(
                 _advised(f"training keeps running; then {resume} continues it"),
             ):
                 controller.on_event = view.on_event
+                if not _is_log(job.folder):
+                    controller.on_line = partial(view.on_line, all_ranks=all_ranks)
                 end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))
@@ -361,6 +369,14 @@ def control(
             os._exit(controller.signals.exit_code)
 
 
+def _is_log(folder: Path) -> bool:
+    """Whether messages go to the log of a controller in the background, not to the user."""
+    try:
+        return os.path.samestat(os.fstat(2), (folder / CONTROLLER_LOG).stat())
+    except OSError:
+        return False
+
+
 def _conclude(
     job: ControlledJob,
     controller: Controller,
@@ -374,7 +390,7 @@ def _conclude(
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import standing_of
     from deepvm.jobs.submission import free_name
-    from deepvm.reports.jobs.live import closing_lines
+    from deepvm.reports.jobs.live import closing_lines, failure_lines
 
     name = job.name
     done = end.job is Job.DONE
@@ -404,6 +420,8 @@ def _conclude(
         history.finish(name, document)
     page = write_page(known_job(history, name), history)
     print_as(output, text("job", document=document, events=()), lambda: document)
+    for line in failure_lines(document, controller.last_lines):
+        say(line)
     new_name = free_name(name, history)
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder, new_name):
         note(line)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,13 +21,14 @@ from deepvm.io.agent_link import INDEPENDENT
 from deepvm.io.processes import become_subreaper, children_of
 from deepvm.jobs.agent.group_watch import are_connected
 from deepvm.jobs.agent.process_group import exit_code
+from deepvm.jobs.agent.tracebacks import own_frames_first
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
 GPUS = "CUDA_VISIBLE_DEVICES"
 _GONE_S = 10.0
 _LINE = 64 * 1024
-_LAST_LINES = 40
+_LAST_LINES = 400  # A traceback through a compiler is long
 
 log = logging.getLogger("deepvm.agent")
 
@@ -131,7 +133,7 @@ class Trainer:
 
     local_rank: int
     process: Process
-    last: list[str] = field(default_factory=list)  # Its last lines
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     reader: threading.Thread = field(init=False)
 
 
@@ -277,7 +279,7 @@ class Trainers:
         source: IO[bytes] | Any = trainer.process.stdout
         with source:
             for text in lines_of(source):
-                trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
+                trainer.last.append(text)
                 self._on_line(trainer.local_rank, text)
 
     def ended(self) -> int | None:
@@ -295,12 +297,12 @@ class Trainers:
         return are_connected(roots, port, peers, tiers, count_closed=direct)
 
     def last_lines(self) -> list[str]:
-        """What the trainer that failed first, or else the first, printed last."""
+        """What the trainer that failed first, or else the first, printed last, for people."""
         failed = [t for t in self.running if t.process.poll()] or self.running
         if not failed:
             return []
         failed[0].reader.join(1.0)
-        return list(failed[0].last)
+        return own_frames_first(failed[0].last, self.command.folder)
 
     def kill(self) -> None:
         """End the trainers with all that they have started; returns when they are gone."""

@@ -82,6 +82,8 @@ class Controller:
         self._clock = clock_of(job.folder, world.now_s)
         self._unwritten_s: float | None = None  # Since when the history cannot be written
         self.on_event: Callable[[EventRow], None] = lambda event: None
+        # Is called with the lines of trainers: machine, process on it, text
+        self.on_line: Callable[[str, int, str], None] = lambda machine, rank, text: None
         # Returns once all that is written down is safe elsewhere, too; acts wait for it
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
@@ -519,7 +521,8 @@ class Controller:
 
     def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
-            self._line(machine, messages.field_of(event, "text"))
+            rank = messages.field_of({"local_rank": 0, **event}, "local_rank")
+            self._line(machine, rank, messages.field_of(event, "text"))
             return
         if event["event"] == LEFT:
             self._left.add(machine)
@@ -539,15 +542,16 @@ class Controller:
             happened = replace(happened, taken_s=self._clock.of_wall_s(happened.taken_s))
         self.feed(happened)
 
-    def _line(self, machine: str, line: str) -> None:
+    def _line(self, machine: str, rank: int, line: str) -> None:
         folder = self._job.folder
+        self.on_line(machine, rank, line)
         lost, reason = self._lost_lines.get(machine, (0, ""))
         try:
             if lost:
                 missing = f"[{lost} lines are missing here: {reason}]"
                 add_line(folder, machine, missing, time.time())
                 del self._lost_lines[machine]
-            add_line(folder, machine, line, time.time())
+            add_line(folder, machine, line, time.time(), rank)
         except OSError as error:  # a full disk stops no training
             log.debug("a line of %s is lost: %s", machine, error)
             self._lost_lines[machine] = lost + 1, error.strerror or str(error)

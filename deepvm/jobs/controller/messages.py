@@ -54,7 +54,7 @@ _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("seen", "action", "text"), str),
     "generation": _whole(2**31 - 1),
     "code": _whole(2**31),
-    "port": _whole(65_535),
+    **dict.fromkeys(("port", "local_rank"), _whole(65_535)),
     "of": _whole(2**63 - 1),  # the history keeps 64 bits
     "why": _text(_MAX_TEXT),
     "preparing": _text(_MAX_DOING),

@@ -1,6 +1,7 @@
 """Trainers' output: a file per machine, each line with the time the controller received it."""
 
 import heapq
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,29 @@ FOLDER = "logs"
 _STAMP = len("2026-11-26T12:00:00.000Z")
 
 
+_RANK = re.compile(r"([0-9]{1,5}) \| ")
+
+
 @dataclass(frozen=True)
 class LogLine:
-    """A line; ``stamp``: ISO 8601, UTC, empty where an older deepvm wrote none."""
+    """A line; ``stamp``: ISO 8601, UTC; ``rank``: on its machine. Old logs have neither."""
 
     machine: str
     stamp: str
     text: str
+    rank: str = ""
+
+    @property
+    def shown(self) -> str:
+        """With the trainer that has printed it, such as ``m1/0 | epoch 3``."""
+        source = f"{self.machine}/{self.rank}" if self.rank else self.machine
+        return f"{source} | {self.text}"
 
 
-def add_line(folder: Path, machine: str, text: str, now_s: float) -> None:
+def add_line(folder: Path, machine: str, text: str, now_s: float, rank: int | None = None) -> None:
     """Write a line down. Raises OSError."""
+    if rank is not None:
+        text = f"{rank} | {text}"
     path = folder / FOLDER / f"{machine}.log"
     path.parent.mkdir(exist_ok=True)
     with path.open("a", encoding="utf-8", errors="replace") as file:
@@ -71,5 +84,8 @@ class LogReader:
 def _line(machine: str, text: str) -> LogLine:
     stamp = text[:_STAMP]
     if stamp[4:5] + stamp[10:11] + stamp[-1:] == "-TZ" and len(stamp) == _STAMP:
-        return LogLine(machine, stamp, text[_STAMP + 1 :])
+        rest = text[_STAMP + 1 :]
+        if by := _RANK.match(rest):
+            return LogLine(machine, stamp, rest[by.end() :], by[1])
+        return LogLine(machine, stamp, rest)
     return LogLine(machine, "", text)

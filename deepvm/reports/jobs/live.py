@@ -1,17 +1,21 @@
 """A job in words (``job_words.j2``); while it runs, as a table on a terminal or a line an event."""
 
+import queue
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from deepvm.core.units import counted
 from deepvm.jobs.agent.group_watch import ONE_PROCESS
 from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
-from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
+from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import JobLimits, JobState
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.log_files import LogLine
 from deepvm.jobs.submission import more_money, more_time
 from deepvm.reports.pages import clock, sentences
 from deepvm.reports.terminal import fitting, table_lines, without_controls
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 _LAST = 8
 _MACHINES = 12
+_MAX_WAITING = 10_000  # Lines
+_FLUSH_S = 2.0
 
 
 def words() -> Any:
@@ -47,12 +53,20 @@ def closing_lines(
         more = more_time(terms)
     limits = [key for key in (START_TIMEOUT, STEP_TIMEOUT) if reason.endswith(f"({key})")]
     few = [ONE_PROCESS for line in last if f"{ONE_PROCESS} for one process" in line]
-    text: str = words().closing(document, last, folder / "logs", new_name, more, limits, few)
+    text: str = words().closing(document, folder / "logs", new_name, more, limits, few)
     return text.splitlines()
 
 
+def failure_lines(document: Mapping[str, Any], last: Sequence[str]) -> Sequence[str]:
+    """What the trainers of a job that failed have printed last, without the reason that follows."""
+    reason = document["why"]
+    if document["state"] != "failed" and not reason.startswith(NEVER_READY):
+        return ()
+    return last[:-1] if last and reason.endswith(last[-1]) else last
+
+
 class LiveView:
-    """Shows a job on stderr; data goes to stdout."""
+    """Shows a job on stderr; data goes to stdout. A slow reader blocks only a thread."""
 
     def __init__(
         self, name: str, world: Callable[[], JobState], stream: TextIO | None = None
@@ -62,6 +76,9 @@ class LiveView:
         self._stream = stream or sys.stderr
         self._events: deque[str] = deque(maxlen=_LAST)
         self._live: Live | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
+        self._missing = 0
+        self._printer = threading.Thread(target=self._print, name="output", daemon=True)
 
     def __enter__(self) -> "LiveView":
         if self._stream.isatty():
@@ -78,9 +95,13 @@ class LiveView:
 
             self._live = Live(get_renderable=picture, console=console, refresh_per_second=2)
             self._live.__enter__()
+        self._printer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(queue.Full):  # who does not read gets no more
+            self._lines.put(None, timeout=_FLUSH_S)
+        self._printer.join(_FLUSH_S)
         if self._live is not None:
             self._live.__exit__(None, None, None)
 
@@ -92,7 +113,32 @@ class LiveView:
         self._events.append(text)
         if self._live is None:
             # Into a log, which nothing can draw again
-            print(text, file=self._stream, flush=True)
+            self._show(text)
+
+    def on_line(self, machine: str, rank: int, text: str, *, all_ranks: bool = False) -> None:
+        """A trainer has printed a line; of one group those of the first process are shown."""
+        world = self._world()
+        first = world.members or tuple(m.id for m in world.trained)
+        if all_ranks or (rank == 0 and machine in first[:1]):
+            self._show(without_controls(LogLine(machine, "", text, str(rank)).shown))
+
+    def _show(self, line: str) -> None:
+        try:
+            if self._missing:
+                text = f"[{self._missing} lines are not shown: they come faster than they are read]"
+                self._lines.put_nowait(text)
+                self._missing = 0
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._missing += 1
+
+    def _print(self) -> None:
+        with suppress(OSError, ValueError):  # a terminal that was closed
+            while (line := self._lines.get()) is not None:
+                if self._live is None:
+                    print(line, file=self._stream, flush=True)
+                else:
+                    self._live.console.out(line, highlight=False)
 
 
 def live_lines(

@@ -26,13 +26,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_logs_in_order_of_one_machine_and_the_last(run: Run, folder: Path) -> None:
-    assert run("jobs", "logs", "resnet-7")[1] == "m1: one\nm2: two\nm1: three\n"
+    assert run("jobs", "logs", "resnet-7")[1] == "m1 | one\nm2 | two\nm1 | three\n"
     assert (
-        run("jobs", "logs", "resnet-7", "-f", "--machine", "m1", "--tail", "1")[1] == "m1: three\n"
+        run("jobs", "logs", "resnet-7", "-f", "--machine", "m1", "--tail", "1")[1] == "m1 | three\n"
     )
     assert (
         run("jobs", "logs", "resnet-7", "-t", "--tail", "1")[1]
-        == "1970-01-01T00:00:03.000Z m1: three\n"
+        == "1970-01-01T00:00:03.000Z m1 | three\n"
     )
     assert run("jobs", "logs", "resnet-7", "--tail", "0")[1] == ""
 

@@ -6,15 +6,18 @@ Elsewhere a line for each event.
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import replace
 
 import pytest
 from support.jobs import worlds
+from support.jobs.runs import until
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, Reason, Role
 from deepvm.jobs.history.history import EventRow
+from deepvm.reports.jobs import live
 from deepvm.reports.jobs.live import LiveView, live_lines
 
 S = worlds.START_S
@@ -124,6 +127,64 @@ def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     assert line.endswith("no version was saved: no \u2407room")
 
 
+def test_the_first_process_is_shown_or_all_are() -> None:
+    members = world().members
+    out = io.StringIO()
+    with LiveView("resnet-7", world, out) as view:
+        for machine in members[:2]:
+            for rank in (0, 1):
+                view.on_line(machine, rank, f"\x1b[31mloss {rank}\x1b[0m")
+        view.on_line(members[1], 1, "all", all_ranks=True)
+    first, second = members[:2]
+    assert out.getvalue() == f"{first}/0 | loss 0\n{second}/1 | all\n"
+
+
+def test_setup_is_shown_before_a_generation_forms() -> None:
+    found = replace(world(), members=())
+    first = next(m.id for m in found.trained)
+    out = io.StringIO()
+    with LiveView("resnet-7", lambda: found, out) as view:
+        view.on_line(first, 0, "setup: pip")
+        view.on_line("m999", 0, "setup: pip")
+    assert out.getvalue() == f"{first}/0 | setup: pip\n"
+
+
+class Stuck(io.StringIO):
+    """A terminal whose user has stopped it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.goes_on.wait(20)
+        return super().write(text)
+
+
+def test_a_reader_that_stops_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats are answered by the thread that hands lines over."""
+    monkeypatch.setattr(live, "_MAX_WAITING", 5)
+    out, machine = Stuck(), world().members[0]
+    with LiveView("resnet-7", world, out) as view:
+        for number in range(50):
+            view.on_line(machine, 0, str(number))
+        out.goes_on.set()
+        until(lambda: view._lines.empty(), 10)
+        view.on_line(machine, 0, "the last")
+    lines = out.getvalue().splitlines()
+    assert lines[-1] == f"{machine}/0 | the last" and 3 < len(lines) < 12
+    missing = [line for line in lines if "lines are not shown" in line]
+    counts = [int(line.split()[0][1:]) for line in missing]
+    assert counts and sum(counts) + len(lines) - len(missing) == 51
+
+
+def test_a_closed_terminal_ends_no_job() -> None:
+    out = io.StringIO()
+    with LiveView("resnet-7", world, out) as view:
+        out.close()
+        view.on_line(world().members[0], 0, "nobody reads it")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -135,4 +196,6 @@ def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     with LiveView("resnet-7", world, out) as view:
         view.on_event(EventRow(S, "savenow", "running", {}))
+        view.on_line(world().members[0], 0, "[red]loss 1")
+    assert f"{world().members[0]}/0 | [red]loss 1" in out.getvalue()
     assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()

@@ -243,7 +243,10 @@ def test_logs_and_pages_come_by_the_bucket(home: Home, ec2: FakeEc2, machines: M
     done = home.run("run", str(home.job("one", train, cloud="aws", tiers=tiers)), "--detach")
     assert done.returncode == 0, done.stderr
     said = home.run("jobs", "logs", "one", "-f", limit_s=200)
-    assert said.returncode == 0 and said.stdout.count("m1: hello") == 1, (said, console(machines))
+    assert said.returncode == 0 and said.stdout.count("m1/0 | hello") == 1, (
+        said,
+        console(machines),
+    )
     assert home.run("jobs", "logs", "one").stdout == said.stdout
     page = home.run("jobs", "show", "one", "-o", "html")
     assert "<html" in page.stdout and "m1" in page.stdout
