@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict
+from deepvm.io.user_dirs import read_data
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import find_launcher
@@ -35,10 +36,10 @@ class Control:
     gate: str  # the one that must fail
     strategy: str = "blocking"
     world: int = 2
-    strikes: Sequence[FaultInjection] = field(default_factory=lambda: (FaultInjection("exit", 40),))
+    strikes: Sequence[FaultInjection] = ()
     dropout: float = 0.1
     everywhere: bool = False  # in the failure-free run, too, so that parameters do not differ
-    steps: int = STEPS
+    steps: int = STEPS  # one less where the last step must have no checkpoint
     spoil: Callable[[Path], None] = lambda folder: None  # done to the records of the run
 
 
@@ -62,51 +63,15 @@ def _lose(folder: Path) -> None:
     (folder / CHECKPOINTS).unlink()
 
 
-CONTROLS: Mapping[str, Control] = {
-    "early-end": Control(
-        "a training ends early, and says that it is complete", "steps", spoil=_ask_for_more
-    ),
-    "dropped-id": Control("a sampler leaves out a sample", "samples", everywhere=True),
-    "duplicated-id": Control("a sampler gives a sample twice", "samples", everywhere=True),
-    "noised-loss": Control(
-        "a step that is done again is logged with another loss",
-        "replays",
-        strikes=(FaultInjection("exit", 42),),
-        spoil=_noise,
-    ),
-    "uncloned": Control(
-        # it writes a step late: the last step must have no checkpoint
-        "a snapshot shares memory with the optimizer",
-        "parameters",
-        "overlapped",
-        strikes=(FaultInjection("exit", 41),),
-        steps=STEPS - 1,
-    ),
-    "one-rank-random": Control("only rank 0's random states are saved", "parameters"),
-    "cold-ddp": Control(
-        "gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0
-    ),
-    "vacuous": Control(
-        "a kill strikes before training has started",
-        "failures",
-        strikes=(FaultInjection("kill", 0),),
-    ),
-    "orphan": Control(
-        "a process that is given up continues to write",
-        "leftovers",
-        world=1,
-        strikes=(FaultInjection("kill", 21),),
-    ),
-    "early-commit": Control(
-        "a checkpoint is committed before its data",
-        "stories",
-        strikes=(FaultInjection("kill", 39, target="write"),),
-    ),
-    "never-restores": Control(
-        "an attempt starts from step 0, though there are checkpoints", "stories"
-    ),
-    "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
-}
+_SPOIL = {"early-end": _ask_for_more, "noised-loss": _noise, "lost-record": _lose}
+
+
+def _control(name: str, row: JsonDict) -> Control:
+    strike = FaultInjection(**row.pop("strike", {"fault": "exit", "step": 40}))
+    return Control(**row, strikes=[strike], spoil=_SPOIL.get(name, lambda folder: None))
+
+
+CONTROLS = {name: _control(name, row) for name, row in read_data("lab/controls.json").items()}
 
 
 @dataclass(frozen=True)

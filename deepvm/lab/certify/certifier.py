@@ -18,7 +18,7 @@ from typing import Literal
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.progress import Say
 from deepvm.core.spelling import listed
-from deepvm.core.units import refuse_outside
+from deepvm.core.units import counted, refuse_outside
 from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify.attempt import (
     AttemptLog,
@@ -31,7 +31,7 @@ from deepvm.lab.certify.attempt import (
     run_attempt,
 )
 from deepvm.lab.certify.history import History, PlacedAttempt
-from deepvm.lab.certify.script_gates import Evidence, Run, judge
+from deepvm.lab.certify.script_gates import Evidence, Run, cures, judge
 from deepvm.lab.verdict import Gate
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
@@ -80,6 +80,7 @@ class Certificate:
 
     subject: Subject
     gates: Sequence[Gate]
+    cures: Sequence[Row]  # of the gates that failed
     compared: Literal["optimizers", "file", "both"]
     steps: int  # of the undisturbed run
     processes: int  # that train
@@ -159,14 +160,19 @@ class _Audit:
             if write_kills and not any(kill.kind == "write" for kill in plan):
                 nothing = "the script writes nothing with torch.save or safetensors"
                 notes.append(f"{nothing}: none was killed in a write")
+            limit_s = (len(plan) + 1) * second.attempts[0].wall_s
+            self._report(f"next: {counted(len(plan), 'kill')}, in about {limit_s:.0f} s at most")
             runs, happened = self._all_killed(first, second, plan)
         hits = sum(kill.hit for kill in happened)
         compared: Literal["optimizers", "file", "both"] = "optimizers"
         if self._subject.final:
             compared = "both" if reference.steps else "file"
+        evidence = Evidence(first, second, runs, len(plan), hits)
+        gates = judge(evidence)
         return Certificate(
             self._subject,
-            judge(Evidence(first, second, runs, len(plan), hits)),
+            gates,
+            cures(gates, evidence),
             compared,
             len(reference.progress),
             max(len(reference.steps), len(reference.samples)),

@@ -1,15 +1,27 @@
 """Where an attempt resumed and diverged from the undisturbed run, by digests of parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.lab.certify.attempt import Attempt, AttemptLog
 
-UNKNOWN = "its gradients are others: other samples, other buffers or random numbers of its own"
 _LOG_SAMPLES = "; log samples (deepvm.lab.SampleLog) to know which"
 _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"}
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How a run differs from the undisturbed one; ``cures``: names in ``data/lab/cures.json``."""
+
+    reason: str = ""
+    cures: Sequence[str] = ()
+
+
+UNKNOWN = Divergence(
+    "its gradients are others: other samples, other buffers or random numbers of its own",
+    ["samples"],
+)
 
 
 @dataclass(frozen=True)
@@ -79,28 +91,30 @@ class History:
             self._remember(resumed, logged)
         return placed
 
-    def first_difference(self) -> str:
-        """Where parameters first differ from the undisturbed run, and what else does; or empty."""
+    def first_difference(self) -> Divergence:
+        """Where parameters first differ from the undisturbed run, and what else does."""
         steps = self._reference.steps.get(0, ())
         reached: int | None = None
         for one in self.placed:
             attempt = f"attempt {one.attempt.number}"
             reached = one.reached
             if one.resumed is None:
-                return f"{attempt} went on with parameters that the undisturbed run never had"
+                return Divergence(
+                    f"{attempt} went on with parameters that the undisturbed run never had"
+                )
             for at, row in enumerate(one.attempt.logged.steps.get(0, ()), one.resumed):
                 if at >= len(steps):
                     resumed = f"{attempt} resumed from step {one.resumed}"
-                    return f"{resumed} and made step {at + 1}, of {len(steps)}"
+                    return Divergence(f"{resumed} and made step {at + 1}, of {len(steps)}")
                 if values(row) != values(steps[at]):
                     where = f"{attempt}, which resumed from step {one.resumed}, diverged at step"
-                    reason = self._cause(one.attempt.logged, at - one.resumed, at)
-                    return f"{where} {at + 1}: {reason}"
+                    found = self._cause(one.attempt.logged, at - one.resumed, at)
+                    return replace(found, reason=f"{where} {at + 1}: {found.reason}")
         if reached is not None and reached < len(steps):
-            return f"{attempt} ended at step {reached}, of {len(steps)}"
-        return ""
+            return Divergence(f"{attempt} ended at step {reached}, of {len(steps)}")
+        return Divergence()
 
-    def _cause(self, logged: AttemptLog, index: int, at: int) -> str:
+    def _cause(self, logged: AttemptLog, index: int, at: int) -> Divergence:
         for rank, expected in self._reference.steps.items():
             rows = logged.steps.get(rank, ())
             first = logged.starts.get(rank, ())
@@ -108,14 +122,14 @@ class History:
                 continue
             before = [row for row in expected[:at] if row["key"] == expected[at]["key"]][-1:]
             lost = not index and bool(first and before) and first[0]["state"] != before[0]["state"]
-            reason = cause(rows[index], expected[at], self._seeded, lost=lost)
-            if reason != UNKNOWN:
+            found = cause(rows[index], expected[at], self._seeded, lost=lost)
+            if found != UNKNOWN:
                 if rank:
-                    return f"on rank {rank}, {reason}"
-                return reason
+                    return replace(found, reason=f"on rank {rank}, {found.reason}")
+                return found
         if self._reference.samples:
             return UNKNOWN
-        return UNKNOWN + _LOG_SAMPLES
+        return replace(UNKNOWN, reason=UNKNOWN.reason + _LOG_SAMPLES)
 
 
 def values(row: Row) -> tuple[str, str]:
@@ -134,19 +148,23 @@ def seeded(first: AttemptLog, second: AttemptLog) -> frozenset[str]:
     return frozenset(name for name in states if states[name] == again.get(name))
 
 
-def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False) -> str:
+def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False) -> Divergence:
     """What differs besides parameters; ``lost``: the optimizer's state before the step, too."""
-    reasons = list(islice(_settings(row, expected), 1))
+    reasons = [("settings", reason) for reason in _settings(row, expected)]
     if lost:
-        reasons.append("the optimizer had another state, such as momentum, before it")
+        reasons.append(("state", "the optimizer had another state, such as momentum, before it"))
     if row["params"] == expected["params"]:
-        reasons.append("buffers, such as BatchNorm's averages, are others")
+        reasons.append(("buffers", "buffers, such as BatchNorm's averages, are others"))
     ours = row["random"]
     theirs = expected["random"]
     others = [_SHOWN[name] for name in sorted(seeded) if ours.get(name) != theirs.get(name)]
     if others:
-        reasons.append(f"another random state of {' and '.join(others)}")
-    return "; ".join(reasons) or UNKNOWN
+        reasons.append(("random", f"another random state of {' and '.join(others)}"))
+    if not reasons:
+        return UNKNOWN
+    return Divergence(
+        "; ".join(dict.fromkeys(reason for _, reason in reasons)), [name for name, _ in reasons]
+    )
 
 
 def _settings(row: Row, expected: Row) -> Iterator[str]:

@@ -304,9 +304,10 @@ class Probe:
     def _write(self, target: Any, write: Callable[[Any], Any]) -> Any:
         """Log a write, and do it; the one in which the script is to be killed ends half done."""
         is_path = isinstance(target, (str, os.PathLike))
-        file = type(target).__name__
-        if is_path:
-            file = os.fsdecode(target)
+        name = target if is_path else getattr(target, "name", None)
+        if not isinstance(name, (str, os.PathLike)):  # memory, or a file without a name
+            return write(target)
+        file = os.fsdecode(name)
         self._log.add({"kind": "write", "file": file, "n": self._steps})
         if not self._killer.kills_write(self._steps):
             return write(target)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.spelling import listed
+from deepvm.io.user_dirs import read_data
 from deepvm.lab import verdict
 from deepvm.lab.certify.attempt import Attempt, AttemptLog
 from deepvm.lab.certify.history import History, cause, final_values, seeded, values
@@ -60,7 +61,7 @@ def _repeats(evidence: Evidence) -> Problems:
             yield f"two undisturbed runs made {len(rows)} and {len(others)} steps"
         for step, (row, other) in enumerate(zip(rows, others, strict=False), 1):
             if values(row) != values(other):
-                reason = cause(other, row, seeded(ours, theirs))
+                reason = cause(other, row, seeded(ours, theirs)).reason
                 advice = f"{_SEED}, and see torch.use_deterministic_algorithms"
                 yield f"two undisturbed runs differ from step {step} on: {reason}; {advice}"
     if evidence.first.final != evidence.second.final:
@@ -112,13 +113,14 @@ def _resumed(evidence: Evidence) -> Problems:
         first = ""
         if writes := [row["n"] for row in evidence.reference.writes if row["n"] > 0]:
             first = f"; the first torch.save or save_file was after step {min(writes)}"
-        yield f"each attempt started anew, from step 0{first}"
+        yield f"each attempt started at step 0 again{first}"
 
 
 def _parameters(evidence: Evidence) -> Problems:
     for run, history in evidence.ended:
         if final_values(run.attempts) != final_values(evidence.first.attempts):
-            yield history.first_difference() or "they differ on another rank than the first"
+            reason = history.first_difference().reason
+            yield reason or "they differ on another rank than the first"
         if run.final != evidence.first.final:
             reason = "" if len(run.final) == 64 else f" ({run.final})"
             yield f"the file of final parameters differs{reason}"
@@ -198,3 +200,16 @@ def judge(evidence: Evidence) -> list[Gate]:
         others = [name for name in GATES if name != "repeats"]
         return first + [Gate(name, "skipped", "two undisturbed runs differ") for name in others]
     return verdict.judge(GATES, evidence)
+
+
+def cures(gates: Sequence[Gate], evidence: Evidence) -> list[Row]:
+    """The lines of code that mend what failed."""
+    known = read_data("lab/cures.json")
+    names = []
+    for gate in gates:
+        if gate.state == "failed":
+            names.append(gate.name)
+            if gate.name == "parameters":
+                for _, history in evidence.ended:
+                    names += history.first_difference().cures
+    return [known[name] for name in dict.fromkeys(names) if name in known]

@@ -54,7 +54,7 @@ def test_a_script_that_is_not_certified(run: Run) -> None:
         "audit", *FINAL, "--kills", 1, toy.__file__, "--", "--out", "{out}", "--mistake", "anew"
     )
     assert code == 1
-    assert "not certified: resumed" in said and "each attempt started anew, from step 0" in said
+    assert "not certified: resumed" in said and "each attempt started at step 0 again" in said
 
 
 @pytest.mark.system

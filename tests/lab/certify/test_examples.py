@@ -13,6 +13,7 @@ from support.effort import THOROUGH
 from support.pages import text_of
 from support.places import ROOT
 
+from deepvm.io.user_dirs import read_data
 from deepvm.lab.certify.attempt import Subject
 from deepvm.lab.certify.certifier import Certificate, certify
 
@@ -58,6 +59,18 @@ TRAINERS = {
 """By command: the library that it needs, and the gates that fail."""
 
 
+CURES = {
+    "": [],
+    "rng": ["random"],
+    "sampler": ["samples"],
+    "scheduler": ["settings"],
+    "momentum": ["state"],
+    "buffers": ["buffers"],
+    "atomic": ["ends"],
+    "checkpoint": ["resumed"],
+}
+
+
 def failed(found: Certificate) -> list[str]:
     return [gate.name for gate in found.gates if gate.state == "failed"]
 
@@ -76,11 +89,44 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plain_loop_that_forgets(what: str) -> None:
     found = audit(f"plain_loop.py --forget {what}" if what else "plain_loop.py")
     assert failed(found) == PLAIN[what]
+    known = read_data("lab/cures.json")
+    assert found.cures == [known[name] for name in CURES[what]]
     reason = next(gate.reason for gate in found.gates if gate.name == "parameters")
     if what in CAUSES:
         assert CAUSES[what] in reason
     if what == "atomic":  # the other kills were done in another run
         assert next(gate.state for gate in found.gates if gate.name == "parameters") == "passed"
+
+
+UNSAVED = """
+from torch import nn
+from torch.utils.data import DataLoader
+import time
+import torch
+
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{cure}
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.03)
+{end}
+"""
+
+
+def test_a_script_that_saves_nothing_passes_with_the_lines_of_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Path("train.py")
+    script.write_text(UNSAVED.format(cure="for step in range(60):", end=""))
+    found = certify(Subject(script))
+    assert failed(found) == ["resumed"]
+    lines = "\n".join(found.cures[0]["lines"]).replace("10_000", "60").replace("100", "10")
+    script.write_text(UNSAVED.format(cure=lines, end="ck.close()"))
+    assert certify(Subject(script)).certified
 
 
 @pytest.mark.parametrize("words", TRAINERS)

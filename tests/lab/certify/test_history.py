@@ -25,7 +25,7 @@ def history(*attempts: Any) -> History:
 def test_an_attempt_is_found_by_its_parameters() -> None:
     found = history(attempt(0, train(7)), attempt(1, train(10, after=5)))
     assert [(one.resumed, one.reached) for one in found.placed] == [(0, 7), (5, 10)]
-    assert found.first_difference() == ""
+    assert found.first_difference().reason == ""
 
 
 def test_of_equal_parameters_the_optimizer_decides() -> None:
@@ -64,7 +64,7 @@ def test_unknown_parameters_are_told() -> None:
     found = history(attempt(0, train(7)), attempt(1, [start("half", "s5"), step(1, "x6", "s6")]))
     assert found.placed[1].resumed is None
     assert (
-        found.first_difference()
+        found.first_difference().reason
         == "attempt 1 went on with parameters that the undisturbed run never had"
     )
 
@@ -91,29 +91,32 @@ def test_the_cause_is_reported() -> None:
         ),
     ]:
         found = history(attempt(0, train(7)), attempt(1, [start("w5", state), row]))
-        assert f"which resumed from step 5, diverged at step 6: {said}" in found.first_difference()
+        assert (
+            f"which resumed from step 5, diverged at step 6: {said}"
+            in found.first_difference().reason
+        )
 
 
 def test_samples_would_tell_more() -> None:
     """That is said where the script logs none."""
     wrong = [start("w5", "s5"), step(1, "x", "s")]
     unlogged = history(attempt(0, train(7)), attempt(1, wrong))
-    assert unlogged.first_difference().endswith(
+    assert unlogged.first_difference().reason.endswith(
         "; log samples (deepvm.lab.SampleLog) to know which"
     )
     rows = [*REFERENCE, *samples({n: [n] for n in range(10)})]
     found = History(logged(rows), logged(rows))
     found.add(attempt(0, wrong))
-    assert found.first_difference().endswith("random numbers of its own")
+    assert found.first_difference().reason.endswith("random numbers of its own")
 
 
 def test_random_states_that_nobody_seeds_are_no_cause() -> None:
     again = [step(1, "w1", "s1", python="other") if row.get("n") == 1 else row for row in REFERENCE]
     found = History(logged(REFERENCE), logged(again))
     found.add(attempt(0, [start("w0", ""), step(1, "x", "s1", python="third")]))
-    assert "gradients are others" in found.first_difference()
+    assert "gradients are others" in found.first_difference().reason
     seeded = history(attempt(0, [start("w0", ""), step(1, "x", "s1", python="third")]))
-    assert "another random state of Python" in seeded.first_difference()
+    assert "another random state of Python" in seeded.first_difference().reason
 
 
 def test_the_rank_that_shows_it_is_named() -> None:
@@ -125,15 +128,20 @@ def test_the_rank_that_shows_it_is_named() -> None:
     wrong = [start("w5", "s5"), step(1, "x", "s")]
     other = [start("w5", "s5"), step(1, "x", "s", torch="other")]
     found.add(replace(attempt(1, []), logged=on_both(wrong, other)))
-    assert found.first_difference().endswith(
+    assert found.first_difference().reason.endswith(
         "diverged at step 6: on rank 1, another random state of torch"
     )
 
 
 def test_too_few_and_too_many_steps_are_told() -> None:
-    assert history(attempt(0, train(9))).first_difference() == "attempt 0 ended at step 9, of 10"
+    assert (
+        history(attempt(0, train(9))).first_difference().reason
+        == "attempt 0 ended at step 9, of 10"
+    )
     more = history(attempt(0, train(10)), attempt(1, [start("w10", "s10"), step(1, "w11", "s11")]))
-    assert more.first_difference() == "attempt 1 resumed from step 10 and made step 11, of 10"
+    assert (
+        more.first_difference().reason == "attempt 1 resumed from step 10 and made step 11, of 10"
+    )
 
 
 def test_an_attempt_without_steps() -> None:

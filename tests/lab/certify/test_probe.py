@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,12 +206,19 @@ def test_it_is_killed_in_the_middle_of_a_write(tmp_path: Path, torn: Torn, probe
 
 
 def test_in_a_write_to_an_open_file_too(tmp_path: Path, torn: Torn, probe: Make) -> None:
-    (tmp_path / "a.pt").touch()
-    place, whole = io.BytesIO(), io.BytesIO()
+    path, whole = tmp_path / "a.pt", io.BytesIO()
     torch.save(torch.arange(5), whole)
-    with pytest.raises(Killed):
-        saving(probe(0, 0))(torch.arange(5), place)
-    assert 0 < len(place.getvalue()) < len(whole.getvalue()) and torn[0][0] == "BytesIO"
+    with pytest.raises(Killed), path.open("wb") as file:
+        saving(probe(0, 0))(torch.arange(5), file)
+    assert 0 < path.stat().st_size < len(whole.getvalue()) and torn[0][0] == str(path)
+
+
+def test_a_write_into_memory_is_no_checkpoint(tmp_path: Path, torn: Torn, probe: Make) -> None:
+    with tempfile.TemporaryFile() as unnamed:
+        for target in (io.BytesIO(), unnamed):
+            saving(probe(0, 0))(torch.arange(5), target)
+            assert target.tell()
+    assert not torn and not lines(tmp_path)
 
 
 def test_not_in_a_write_before_its_step(tmp_path: Path, torn: Torn, probe: Make) -> None:

@@ -101,7 +101,7 @@ WRONG = {
     "anew": (
         replace(RIGHT, killed=[killed(LOST, attempt(1, [*train(10), *samples(IDS)]))]),
         "resumed",
-        "each attempt started anew, from step 0",
+        "each attempt started at step 0 again",
     ),
     "a sample is missing": (
         other_samples({**some(5, 9), 9: [27, 28]}),
