@@ -26,7 +26,8 @@ _HOMES = {
         "planner.sweep": ("Sweep",),
         "reports.forms": ("to_frame",),
         "services.gpus": ("Gpus", "gpus"),
-        "services.recommend": ("explain", "recommend", "sweep"),
+        "services.keywords": ("recommend",),
+        "services.recommend": ("explain", "sweep"),
         "simulator.monte_carlo": ("simulate",),
     }.items()
     for name in names
@@ -81,7 +82,8 @@ if TYPE_CHECKING:
     from deepvm.planner.sweep import Sweep
     from deepvm.reports.forms import Views, to_frame
     from deepvm.services.gpus import Gpus, gpus
-    from deepvm.services.recommend import explain, recommend, sweep
+    from deepvm.services.keywords import recommend
+    from deepvm.services.recommend import explain, sweep
     from deepvm.simulator.monte_carlo import simulate
 
 

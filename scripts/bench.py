@@ -449,7 +449,7 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
         frame.set_axisbelow(True)
         frame.legend(loc="upper left", fontsize="small")
     figure.axes[0].set_ylim(min(p.seconds for p in points) / 2, max(p.seconds for p in points) * 12)
-    figure.axes[0].set_ylabel(f"solve() at {GROWTH_BUDGET} $/h (CPU s)")
+    figure.axes[0].set_ylabel(f"solve() at ${GROWTH_BUDGET}/h (CPU s)")
     figure.suptitle("Growth of the planning time with the catalog")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
@@ -527,7 +527,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points = time_growth(what)
     growth = fit(points)
     print(
-        f"\nGrowth of solve() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:"
+        f"\nGrowth of solve() inside a process at ${GROWTH_BUDGET}/h, CPU time ~ size ^ exponent:"
     )
     print_rows(
         columns("size", "solver", right=("from", "to", "CPU (s)", "exponent", "larger half")),

@@ -129,7 +129,7 @@ def test_a_dry_run_shows_every_command_and_asks_nobody(place: Place) -> None:
     assert plain(done.stdout) == GOLDEN.read_text()
     assert place.asked() == ""
     assert not (place.folder / "home.json.parts").exists()
-    # 2 x 0.526 + 0.199 $/h and 10 + 1 minutes and 6 runs of 85 s and 30 s and 6 pushes of 1 + 2.4 /
+    # 2 x 0.526 + $0.199/h and 10 + 1 minutes and 6 runs of 85 s and 30 s and 6 pushes of 1 + 2.4 /
     # 2.8 s
     seconds = 600 + 60 + 6 * 85 + 30 + 6 * (1 + 2.4 / 2.8)
     assert f"Expected time: {seconds / 60:.0f} min" in done.stderr

@@ -106,6 +106,7 @@ class Settings(NamedTuple):
 
 
 _META = "deepvm.settings"  # of a context, by name
+BARE_BUDGET = "deepvm.budget"  # of a context: an amount that stands without --pw
 # Settings of the running command, for :func:`set_by`; a process runs one command at a time
 _used: dict[str, Setting] = {}
 
@@ -169,6 +170,7 @@ class ConfiguredCommand(TyperCommand):
             amounts = words[:1]
         if amounts:
             given["pw"] = amounts[0]
+            ctx.meta[BARE_BUDGET] = amounts[0]
             words.remove(amounts[0])
 
     def invoke(self, ctx: Any) -> Any:

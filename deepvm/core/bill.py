@@ -239,7 +239,7 @@ def _item(name: str, rate: Any, vms: RentedVms, rates: Rates, extras: Extras) ->
         usd = vms.count * _exact(disk_gb * rate.usd_per_gb_month / HOURS_A_MONTH)
         text = (
             f"{counted(vms.count, 'disk')} of {_in_gb(disk_gb)} {rate.kind},"
-            f" {rate.usd_per_gb_month:f} $ a GB and month"
+            f" ${rate.usd_per_gb_month:f} a GB and month"
         )
     elif name == ADDRESSES:
         if rate.spot_usd_per_hour is None:
@@ -250,13 +250,13 @@ def _item(name: str, rate: Any, vms: RentedVms, rates: Rates, extras: Extras) ->
         usd = sum((count * price for count, price in prices), Decimal(0))
         each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
         text = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
-        text += f", {each} $/h each"
+        text += f", ${each}/h each"
     elif name == NAT:
         usd = rate.usd_per_hour + min(vms.count, rate.most_vms) * rate.usd_per_vm_hour
         if rates.address is not None:
             usd += rates.address.usd_per_hour
         once = _exact(egress_gb * rate.usd_per_gb)
-        text = f"a NAT gateway with its address, {rate.usd_per_gb:f} $ a GB"
+        text = f"a NAT gateway with its address, ${rate.usd_per_gb:f} a GB"
     elif name == EGRESS:
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
         once = _exact(months * rate.usd(egress_gb / months))
@@ -266,7 +266,7 @@ def _item(name: str, rate: Any, vms: RentedVms, rates: Rates, extras: Extras) ->
     else:
         usd = _exact(bucket_gb * rate.usd_per_gb_month / HOURS_A_MONTH)
         text = (
-            f"{_in_gb(bucket_gb)} in a bucket, {rate.usd_per_gb_month:f} $ a GB and month,"
+            f"{_in_gb(bucket_gb)} in a bucket, ${rate.usd_per_gb_month:f} a GB and month,"
             " without requests"
         )
     return BillItem(name, text, usd, once, rate.source)

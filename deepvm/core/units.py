@@ -1,6 +1,6 @@
 """Units: reading, converting, showing.
 
-The planner counts money in whole micro-dollars: where a plan costs exactly 8.80 $/h, a float sum
+The planner counts money in whole micro-dollars: where a plan costs exactly $8.80/h, a float sum
 may say 8.800000000000001 and refuse it.
 """
 

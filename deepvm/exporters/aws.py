@@ -97,7 +97,7 @@ def _limited(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits
     spot = limits.groups[TRAINING].vm_usd_per_hour
     if spot <= AWS_LEAST_MAX_PRICE:
         allowed = (
-            f"a higher limit: this leaves {spot:f} $/h for each spot VM, and AWS accepts only more"
+            f"a higher limit: this leaves ${spot:f}/h for each spot VM, and AWS accepts only more"
             f" than {AWS_LEAST_MAX_PRICE}"
         )
         raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)

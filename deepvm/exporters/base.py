@@ -270,7 +270,7 @@ def choose_zones(plan: Plan, names: Sequence[str], *, limited: bool) -> tuple[Pl
         return sound, notes
     cheap = sound.within_budget()
     if cheap != sound:
-        budget = f"the {format_usd(sound.budget)} $/h that was asked for"
+        budget = f"the ${format_usd(sound.budget)}/h that was asked for"
         reason = f"there it would cost more than {budget}; --zone or --max-price takes it anyway"
         notes.append(f"left out: {_difference(sound, cheap)}, because {reason}")
     return cheap, notes

@@ -518,7 +518,7 @@ def resumed(
             raise RequestError(
                 "total_usd",
                 f"{total_usd:g}",
-                f"more than the {world.usd:.4f} $ that {row.name} has cost",
+                f"more than the ${world.usd:.4f} that {row.name} has cost",
             )
         terms = replace(terms, total_usd=total_usd)
     if deadline_s is not None:
@@ -547,7 +547,7 @@ def _check_limits(
     ending = world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
-        used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"
+        used = f"more than the budget of ${terms.total_usd:g}, which {name} has used up"
         raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
     if (
         deadline_s is None

@@ -143,6 +143,7 @@ class Candidates:
             sound=np.ones(len(count), dtype=np.bool_),
             late=nothing,
             most_usd=np.full(len(count), UNLIMITED_USD),
+            sure_usd=np.full(len(count), UNLIMITED_USD),
             kept=one,
             kept_bad=one,
             kept_good=one,

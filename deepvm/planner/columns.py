@@ -133,6 +133,7 @@ class TrainingTable:
     sound: BoolArray
     late: FloatArray  # probability of missing the deadline
     most_usd: IntArray  # highest price, micro-dollars/h with memory nodes, within the job's limits
+    sure_usd: IntArray  # the same of a slow run at a bad time
     # share of the throughput that preemptions usually leave (deepvm.planner.recovery)
     kept: FloatArray
     kept_bad: FloatArray  # at a bad time

@@ -208,8 +208,8 @@ def _type_warnings(gpu: InstanceType) -> Iterator[str]:
     on_demand = gpu.on_demand_usd_per_hour
     if spot is not None and on_demand is not None and spot > on_demand:
         yield (
-            f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
-            f"{format_usd(on_demand)} $/h, where it is not preempted"
+            f"{gpu.name} costs more on the spot market, ${format_usd(spot)}/h, than on demand, "
+            f"${format_usd(on_demand)}/h, where it is not preempted"
         )
 
 
@@ -330,7 +330,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         micro_usd = int(sizes.price[row]) + nodes * node_price
         if micro_usd > request.budget_micro_usd:
             over = format_usd(micro_usd - request.budget_micro_usd)
-            reason = f"{cluster} would cost {format_usd(micro_usd)} $/h, {over} over the budget"
+            reason = f"{cluster} would cost ${format_usd(micro_usd)}/h, ${over} over the budget"
             limits.append(BindingConstraint("budget", reason))
         used = [
             (now.gpu, Market.SPOT, int(sizes.spot[row])),
@@ -375,7 +375,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
             reason = f"{vms} would be expected to take {format_seconds(total_s)}"
             broken.append(BindingConstraint("deadline", reason))
         if bill > (request.work.total_budget or math.inf):
-            reason = f"{vms} would be expected to cost {bill:.2f} $ in all"
+            reason = f"{vms} would be expected to cost ${bill:.2f} in all"
             broken.append(BindingConstraint("total-budget", reason))
     if not broken and request.weighs_doubt:
         broken.append(_by_the_ranking(choice, sizes, row, cluster))

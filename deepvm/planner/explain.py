@@ -127,8 +127,8 @@ def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> 
     equal = cheapest_reaching(enumeration, request, floor)
     if equal is not None:
         return (
-            f"it would equal the winner's {format_usd(winner.price)} $/h cluster at"
-            f" {format_usd(equal.price)} $/h"
+            f"it would equal the winner's ${format_usd(winner.price)}/h cluster at"
+            f" ${format_usd(equal.price)}/h"
         )
     if cheapest_reaching(enumeration, request, floor, late=True) is not None:
         return "what would equal the winner misses the deadline more often than once in ten times"
@@ -142,7 +142,7 @@ def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> 
 def _verdict(
     name: str, best: Choice, winner: Choice, enumeration: Enumeration, request: PlanRequest
 ) -> str:
-    cluster = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
+    cluster = f"The best cluster with {name}, {best.cluster} at ${format_usd(best.price)}/h,"
     ahead = improvement(winner, best, request)
     late = float(best.block.sizes.late[best.size])
     misses = f"misses the deadline in {late:.0%} of cases"
@@ -161,13 +161,13 @@ def _verdict(
     if request.weighs_doubt and close and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return (
-            f"{cluster} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)}"
-            f" $/h; {order}"
+            f"{cluster} is within 1 % of the winner, {winner.cluster} at"
+            f" ${format_usd(winner.price)}/h; {order}"
         )
     if best.value >= tie_floor(winner.value):
         costs = "the same; fewer memory nodes, then names decide"
         if best.price > winner.price:
-            costs = f"{format_usd(best.price - winner.price)} $/h more"
+            costs = f"${format_usd(best.price - winner.price)}/h more"
         return f"{cluster} is as good as the winner and costs {costs}"
     share = "no measured throughput to compare"
     if ahead is not None and request.policy is PolicyName.DEEPVM:

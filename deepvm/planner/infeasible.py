@@ -49,10 +49,10 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         besides = cheapest.price - cheapest.cluster.micro_usd_per_hour
         parts = str(cheapest.cluster)
         if besides:
-            parts += f"; {format_usd(besides)} $/h of it for costs besides VMs"
+            parts += f"; ${format_usd(besides)}/h of it for costs besides VMs"
         reason = (
-            f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible"
-            f" cluster costs {format_usd(cheapest.price)} $/h{request.in_all} ({parts})"
+            f"nothing is feasible within ${request.budget.normalize():f}/h: the cheapest feasible"
+            f" cluster costs ${format_usd(cheapest.price)}/h{request.in_all} ({parts})"
         )
         cures = ["raise the budget", *_cheaper_methods(candidates)]
         if 2 * besides > cheapest.price:
@@ -139,13 +139,15 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         return None
     instead = ""
     if cheapest is not None:
-        instead = f", or pay at least {format_usd(cheapest.price)} $/h"
+        instead = f", or pay at least ${format_usd(cheapest.price)}/h"
     quickly = candidates.asked(
         policy=PolicyName.DEEPVM,
         objective=Objective.MAKESPAN,
         work=replace(work, deadline_s=None, total_budget=None),
     )
-    within = f"for at most {request.budget.normalize():f} $/h"
+    within = f"for at most ${request.budget.normalize():f}/h"
+    if request.derives_budget:
+        within = "at any price"
     budget = request.budget_micro_usd
     plans = quickly.plans()
     fastest = most_valuable(plans, quickly.request, budget)
@@ -175,8 +177,8 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         more_time = " or allow more time"
     bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
-        f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less:"
-        f" the cheapest{that} {within}, {thrifty.cluster}, costs {bill:.2f} $ in all"
+        f"no cluster is expected to finish the job for ${work.total_budget.normalize():f} or less:"
+        f" the cheapest{that} {within}, {thrifty.cluster}, costs ${bill:.2f} in all"
     )
     return Infeasible("total-budget", reason, f"raise the total budget{more_time}{instead}")
 
@@ -258,7 +260,7 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
         )
         plan = gather(candidates.catalog, trained).plans().cheapest()
         if plan is not None and plan.price <= request.budget_micro_usd:
-            yield f"{how} --method {method.value} (from {format_usd(plan.price)} $/h)"
+            yield f"{how} --method {method.value} (from ${format_usd(plan.price)}/h)"
 
 
 def _more_memory(workload: "Workload", candidates: Candidates) -> Iterator[str]:

@@ -32,7 +32,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.training.speed import Training
-from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
+from deepvm.core.units import MICRO_USD, Z80, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
 
@@ -220,25 +220,30 @@ class Work:
         work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
         total_s = np.where(trains, START_S + work_s, np.inf)
         allowed = self._allowed_micro_usd(total_s, total_s)
+        sd = np.zeros(len(sizes))
+        if self.constrained:
+            sd = _speed_sd(sizes)
+        # As describe.py: a slow run at a bad time
+        slow = np.exp(Z80 * sd) * sizes.kept / np.maximum(sizes.kept_bad, 1e-9)
+        sure = self._allowed_micro_usd(total_s, START_S + work_s * slow)
         lost = np.where(
             np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0
         )
-        late = self._late(sizes, total_s)
         return replace(
-            sizes, total_s=total_s, billed_s=total_s, preemptions=lost, late=late, most_usd=allowed
+            sizes,
+            total_s=total_s,
+            billed_s=total_s,
+            preemptions=lost,
+            late=self._late(total_s, sd),
+            most_usd=allowed,
+            sure_usd=sure,
         )
 
-    def _late(self, sizes: TrainingTable, total_s: FloatArray) -> FloatArray:
+    def _late(self, total_s: FloatArray, sd: FloatArray) -> FloatArray:
         """Probability of missing the deadline; expected time is that of the median speed."""
         if self.deadline_s is None:
-            return np.zeros(len(sizes))
-        sd = np.zeros(len(sizes))
+            return np.zeros(len(total_s))
         left_s = max(self.deadline_s - START_S, 1e-9)
-        for kind in np.unique(sizes.type_index):
-            rows = sizes.type_index == kind
-            law = law_of(sizes.curves[kind])
-            assert law is not None  # those of a model follow from the law
-            sd[rows] = law.doubt(sizes.count[rows].astype(np.float64)).sd
         sds_in_time = (math.log(left_s) - np.log(total_s - START_S)) / np.maximum(sd, 1e-9)
         return 0.5 * np.array([*map(math.erfc, (sds_in_time / math.sqrt(2)).tolist())])
 
@@ -253,6 +258,17 @@ class Work:
             total_s > (math.inf if self.deadline_s is None else self.deadline_s)
         )
         return np.where(late, -1, most)
+
+
+def _speed_sd(sizes: TrainingTable) -> FloatArray:
+    """Standard deviation of the logarithm of each size's speed."""
+    sd = np.zeros(len(sizes))
+    for kind in np.unique(sizes.type_index):
+        rows = sizes.type_index == kind
+        law = law_of(sizes.curves[kind])
+        assert law is not None  # those of a model follow from the law
+        sd[rows] = law.doubt(sizes.count[rows].astype(np.float64)).sd
+    return sd
 
 
 _USUAL_GPUS = 8

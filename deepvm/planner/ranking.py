@@ -17,8 +17,9 @@ faster, and more than 10 %.
 Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota
 need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 times the largest
 measured cluster comes after all others. Of those others, plans that miss the deadline more often
-than once in ten times come after those that do not; if all do, plans about as seldom late as the
-best one come first.
+than once in ten times come after those that do not, and so do plans that cost more than the total
+budget if they are slow at a bad time; if all do, plans about as seldom late as the best one come
+first.
 """
 
 from __future__ import annotations
@@ -328,7 +329,9 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         vcpus=vcpus,
         band=column(lambda sizes: np.where(sizes.spot > 0, sizes.by_type(band_of), -1)),
         trusted=column(lambda sizes: sizes.trusted).astype(np.bool_),
-        late=column(lambda sizes: sizes.late).astype(np.float64),
+        late=np.where(
+            price > column(lambda sizes: sizes.sure_usd), 1.0, column(lambda sizes: sizes.late)
+        ),
         apart=lambda row, other: distance(doubt_of(choice(row)), doubt_of(choice(other))),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,7 @@ class Recommendations(Rows[Recommendation]):
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
             at most 1 / 95 % of its expected time, if it saves at least 10 % of the price.
         on_demand: the best cluster of on-demand VMs alone under the same limits.
+        single_gpu: where a model is trained, the best plan of one GPU under the same limits.
         status: how the search ended. solver: who proved the best cluster. doubt: why it is not
             proven.
         infeasible: why nothing is feasible and what to change; None when something is.
@@ -121,6 +122,7 @@ class Recommendations(Rows[Recommendation]):
     reference: InstanceType | None = None
     fastest: bool = True
     traced_lifetimes: TracedLifetimes | None = None
+    single_gpu: Recommendation | None = None
 
     @cached_property
     def next_measurement(self) -> NextMeasurement | None:
@@ -174,8 +176,8 @@ class Recommendations(Rows[Recommendation]):
         best, *others = self.configurations
         more = f"; {len(others)} more" if others else ""
         return (
-            f"<Recommendations: {best.rank}: {best.cluster}, {format_usd(best.usd_per_hour)}"
-            f" $/h{more}>"
+            f"<Recommendations: {best.rank}: {best.cluster}, ${format_usd(best.usd_per_hour)}/h"
+            f"{more}>"
         )
 
     @property
@@ -189,6 +191,8 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     request = candidates.request
     enumeration = candidates.plans(request.plans_of_a_size)
     budget = request.budget_micro_usd
+    if request.derives_budget:  # no cluster costs more, and solvers like small numbers
+        budget = int(enumeration.price.max(initial=0))
     choices = ranked(enumeration, request, budget, request.top)
     best = next(iter(choices), None)
     status = SolveStatus.OPTIMAL
@@ -209,7 +213,10 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
             doubt = _DISAGREES
             status = SolveStatus.NUMERICAL
     next_change = None
-    if (change := next_first(enumeration, request, budget, best)) is not None:
+    change = None
+    if not request.derives_budget:
+        change = next_first(enumeration, request, budget, best)
+    if change is not None:
         gain = improvement(best, change, request)
         usd = Decimal(change.price) / MICRO_USD
         next_change = NextChange(usd, describe(change, candidates), gain)
@@ -218,6 +225,10 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     if best is not None and most is not None:
         fastest = most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
     catalog = candidates.catalog
+    described = tuple(_described(choices, candidates))
+    if request.derives_budget and described:
+        usd = described[0].counted_usd_per_hour
+        request = replace(request, budget=usd.quantize(Decimal("0.01"), ROUND_CEILING))
     cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
@@ -225,12 +236,13 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     return Recommendations(
         catalog=catalog,
         request=request,
-        configurations=tuple(_described(choices, candidates)),
+        configurations=described,
         alternatives=tuple(_alternatives(enumeration, candidates, best)),
         rejections=tuple(_rejections(candidates, enumeration)),
         next_change=next_change,
         nearly=_nearly(enumeration, candidates, best),
         on_demand=_on_demand(enumeration, candidates),
+        single_gpu=_single_gpu(enumeration, candidates, best),
         status=status,
         solver=solver,
         speedup_kind=request.curves_of(catalog),
@@ -336,7 +348,7 @@ def rejection_of(
                 return Rejection(name, "reserved", f"{ends}, and the job {takes}")
         why = infeasible(own, None)
         return Rejection(name, why.constraint, why.reason)
-    detail = f"its cheapest cluster{cluster} costs {format_usd(cheapest)} $/h{request.in_all}"
+    detail = f"its cheapest cluster{cluster} costs ${format_usd(cheapest)}/h{request.in_all}"
     lack = lacks_memory(candidates, name)
     if lack is None:
         return Rejection(name, "budget", detail)
@@ -388,6 +400,20 @@ def _nearly(
     enumeration = enumeration.only(np.arange(enumeration.affordable(best.price)))
     choice = cheapest_reaching(enumeration, request, best.value * NEARLY_AS_FAST)
     if choice is None or choice.price > (1 - MIN_SAVING) * best.price:
+        return None
+    return describe(choice, candidates)
+
+
+def _single_gpu(
+    enumeration: Enumeration, candidates: Candidates, best: Choice | None
+) -> Recommendation | None:
+    request = candidates.request
+    if request.training is None or best is None:
+        return None
+    gpus = enumeration.column(lambda s: s.count * s.by_type(lambda t: t.gpu.count if t.gpu else 0))
+    plans = enumeration.only(np.flatnonzero(gpus == 1))
+    choice = first(plans, request, request.budget_micro_usd)
+    if choice is None:
         return None
     return describe(choice, candidates)
 

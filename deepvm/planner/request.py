@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from deepvm.core.cluster.instances import Catalog, InstanceType, Quota, refuse_twice
 from deepvm.core.extras import Extras
 from deepvm.core.options import option_of
-from deepvm.core.units import GIB, Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
+from deepvm.core.units import (
+    GIB,
+    MICRO_USD,
+    MOST_USD,
+    Money,
+    budget_micro_usd,
+    format_bytes,
+    parse_seconds,
+    to_decimal,
+)
 from deepvm.errors import RequestError
 from deepvm.planner.options import CpuArchitecture as CpuArchitecture
 from deepvm.planner.options import Generation as Generation
@@ -26,6 +35,9 @@ if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
     from deepvm.planner.job_forecast import Work
 
+BUDGET_OR_LIMIT = (
+    "an amount in $/h, such as 3; or a --total-budget or a --deadline, with how much is trained"
+)
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
 
 
@@ -70,7 +82,7 @@ _FILTERS: dict[str, tuple[str, Callable[[Any], int], Callable[[int], str]]] = {
 class PlanRequest:
     """A validated request; :meth:`parse` reads one."""
 
-    budget: Decimal  # pricing willingness PW, $/h
+    budget: Decimal  # pricing willingness PW, $/h; if derived, what the first plan costs
     checkpoint_bytes: int = 300_000_000  # f (eq. 6)
     buffers: int = PlanOptions.buffers  # s (eq. 6)
     objective: Objective = Objective.THROUGHPUT
@@ -100,6 +112,7 @@ class PlanRequest:
     extrapolate: bool = False  # sizes and batches larger than ever checked may come first
     extras: Extras = Extras()  # costs besides VMs; with any of them, the budget is for all
     pools_end: bool = True  # whether sizes of reserved pools count as quotas
+    derives_budget: bool = False  # only the job's total budget and deadline limit the price
 
     @property
     def workload(self) -> Workload | None:
@@ -170,6 +183,9 @@ class PlanRequest:
 
     @property
     def budget_micro_usd(self) -> int:
+        """The highest price to consider, micro-dollars/h."""
+        if self.derives_budget:
+            return MOST_USD * MICRO_USD
         return budget_micro_usd(self.budget)
 
     @property
@@ -189,8 +205,13 @@ class PlanRequest:
         return ""
 
     @classmethod
-    def parse(cls, budget: Money, options: PlanOptions | None = None, **given: Any) -> PlanRequest:
-        """Read a budget, $/h, and options, as a record or by keyword. Raises a RequestError."""
+    def parse(
+        cls, budget: Money | None, options: PlanOptions | None = None, **given: Any
+    ) -> PlanRequest:
+        """Read a budget, $/h, and options, as a record or by keyword. Raises a RequestError.
+
+        ``budget`` None: only the job's total budget and deadline limit the price.
+        """
         if options is None:
             options = RankOptions(**given)
         training = options.training
@@ -199,7 +220,14 @@ class PlanRequest:
             raise RequestError("training", training, allowed)
         parts = _values_of(options)
         values = parts[""]
-        values["budget"] = to_decimal(budget, "budget", zero=True, unit="$/h")
+        if budget is None:
+            if options.deadline is None and options.total_budget is None:
+                raise RequestError("budget", None, BUDGET_OR_LIMIT)
+            values |= {"budget": Decimal(0), "derives_budget": True}
+            if options.objective is None and options.total_budget is None:
+                values["objective"] = Objective.TOTAL_COST
+        else:
+            values["budget"] = to_decimal(budget, "budget", zero=True, unit="$/h")
         values["extras"] = Extras.parse(**parts["extras"])
         if options.quotas is not None:
             values["quotas"] = tuple(options.quotas)
@@ -261,8 +289,8 @@ def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]
     if not amount and not given.keys() & {"job", "work"}:
         option, value = next(iter(given.items()), ("objective", request.objective.value))
         allowed = (
-            "only together with --job, --work, --tokens, --samples or --epochs, which say how"
-            " much is trained"
+            "only together with how much is trained, such as --model vit-b --epochs 90"
+            " --dataset-size 1.28M; --tokens, --samples, --work and --job say that, too"
         )
         raise RequestError(option, value, allowed)
     from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs

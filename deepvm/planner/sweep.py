@@ -44,7 +44,7 @@ class Sweep(Rows[SweepRow]):
     def __repr__(self) -> str:
         asked = ""
         if budgets := [row.budget for row in self.rows]:
-            asked = f", {min(budgets):f} to {max(budgets):f} $/h"
+            asked = f", ${min(budgets):f} to ${max(budgets):f}/h"
         empty = sum(row.recommendation is None for row in self.rows)
         return (
             f"<Sweep of {self.catalog.name}: {counted(len(self.rows), 'row')}{asked}, {empty}"

@@ -27,6 +27,21 @@ if TYPE_CHECKING:
 
 Table = tuple[list[str], list[list[Any]]]
 _MAX_ROWS = 50  # rows of a table of HTML; a data frame has all
+_MAX_COLUMNS = 8
+# Of wider tables, those that come first
+_PREFERRED = (
+    "rank",
+    "pw_usd_per_hour",
+    "policy",
+    "region",
+    "instance_type",
+    "vm_count",
+    "spot_count",
+    "usd_per_hour",
+    "throughput",
+    "makespan_s",
+    "total_cost_usd",
+)
 
 
 @dataclass(frozen=True)
@@ -47,9 +62,19 @@ class Views:
         return pandas.DataFrame(rows, columns=header)
 
     def html(self) -> str:
+        """At most eight columns."""
         header, rows = ([], []) if self.reason else self.rows()
+        kept = list(range(len(header)))
+        if len(header) > _MAX_COLUMNS:
+            first = [header.index(name) for name in _PREFERRED if name in header]
+            kept = sorted(dict.fromkeys([*first, *kept]), key=[*first, *kept].index)[:_MAX_COLUMNS]
         return render(
-            "answer.html.j2", reason=self.reason, header=header, rows=rows, limit=_MAX_ROWS
+            "answer.html.j2",
+            reason=self.reason,
+            header=[header[i] for i in kept],
+            rows=[[row[i] for i in kept] for row in rows],
+            limit=_MAX_ROWS,
+            left_out=len(header) - len(kept),
         )
 
 

@@ -85,8 +85,8 @@ def format_count(value: int | None) -> str:
 def format_paid(usd: float) -> str:
     """Dollars: cents from $1 on, four digits below."""
     if usd >= 1:
-        return f"{usd:.2f} $"
-    return f"{usd:.4f} $"
+        return f"${usd:.2f}"
+    return f"${usd:.4f}"
 
 
 def format_utc(at_s: float) -> str:

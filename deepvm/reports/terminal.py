@@ -18,10 +18,11 @@ BEST, WARNING, ERROR = "1;32", "33", "1;31"
 
 _COPIED = (
     r"\(?'(?:deepvm|pip|aws|-|\|)[^'\n]*'\S*",  # 'deepvm catalog refresh', '| less -S'
-    r"(?:->|[Ee]xample:) +deepvm .*",
+    r"(?:->|[Ee]xample:|Your job) +deepvm .*",
     r"(?<=you mean )(?:--|'?deepvm )[^?\n]*\?",
     r"pip install (?:-e )?'[^'\n]*'\S*",
     r"\{\".*\}\S*",  # the example of a JSON file
+    r"best value",  # a row's label
 )
 _PIECE = re.compile(rf"\s*(?:{'|'.join(_COPIED)}|\S+)")
 
@@ -228,21 +229,28 @@ def _cell_lines(columns: Sequence[Column], width: int) -> str:
 def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also: str = "") -> None:
     """Write a table to ``stream`` (stdout), on a terminal in its width."""
     stream = stream or sys.stdout
+    lines = table_text(columns, width_of(stream) or sys.maxsize, stream, also=also)
+    stream.write("".join(f"{line}\n" for line in lines))
+
+
+def table_text(
+    columns: Sequence[Column], width: int, stream: TextIO, *, also: str = ""
+) -> list[str]:
+    """The lines of a table of at most ``width`` columns, as ``stream`` shows them."""
     columns = [replace(c, cells=[*map(without_controls, c.cells)]) for c in columns]
-    width = width_of(stream) or sys.maxsize
     kept = fitting(columns, width)
     if not kept:
-        stream.write(f"{_cell_lines(columns, width)}\n")
-        return
-    lines = table_lines(kept, width)
-    if len(lines) > 1 and columns[0].header in RANKING:
-        lines[1] = paint(lines[1], BEST, stream)
-    stream.write("".join(f"{line}\n" for line in lines))
+        return _cell_lines(columns, width).split("\n")
+    rows = table_lines(kept, width)
+    if len(rows) > 1 and columns[0].header in RANKING:
+        rows[1] = paint(rows[1], BEST, stream)
+    lines = "\n".join(rows).split("\n")
     left_out = [column.header for column in columns if column not in kept]
     if left_out:
         ways = "'| less -S'" + (f" or '{also}'" if also else "")
         text = f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."
-        print_lines([text], stream)
+        lines += wrapped(without_controls(text), width)
+    return lines
 
 
 def print_rows(head: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:

@@ -354,7 +354,7 @@ def trained(options: PlanFlags) -> Workload:
 
 
 def _trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
-    if options.model.casefold() == NO_MODEL:
+    if str(options.model).casefold() == NO_MODEL:
         return False
     if options.names_a_model:
         return True
@@ -377,13 +377,16 @@ def _trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
 def check(options: PlanFlags) -> None:
     """Find errors that do not depend on prices before users wait for prices."""
     from deepvm.core.units import parse_seconds, to_decimal
-    from deepvm.planner.request import PlanRequest, known_life_s
+    from deepvm.planner.request import BUDGET_OR_LIMIT, PlanRequest, known_life_s
 
+    if options.pw is None and options.total_budget is None and options.deadline is None:
+        raise RequestError("budget", None, BUDGET_OR_LIMIT)
     # Without the options that need a catalog, or have a meaning only with one.
     names = ("mttp", "interruption_rate", "work", "save_policy", "deadline", "total_budget")
     later: dict[str, Any] = dict.fromkeys((*names, "objective"))
-    PlanRequest.parse(options.pw, replace(options, measured_on="", **later))
-    if options.names_a_model and options.model.casefold() != NO_MODEL:
+    budget = "0" if options.pw is None else options.pw
+    PlanRequest.parse(budget, replace(options, measured_on="", **later))
+    if options.names_a_model and str(options.model).casefold() != NO_MODEL:
         trained(options)
     if options.deadline is not None:
         parse_seconds(options.deadline, "deadline")

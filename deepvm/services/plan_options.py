@@ -83,7 +83,7 @@ class CatalogOptions(MeasuredOptions):
     )
     price_basis: str = option(
         "current",
-        "Spot prices: current, p50, p95 or max of --days.",
+        "Spot: current, p50, p95 or max of --days.",
         "NAME",
         group=PRICES,
         choices=("current", "p50", "p95", "max"),
@@ -136,7 +136,7 @@ class CatalogOptions(MeasuredOptions):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class _BudgetOptions:
-    pw: str = option(
+    pw: str | None = option(
         MISSING, "The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget", group=BUDGET
     )
 
@@ -174,6 +174,14 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, _BudgetOptions):
 class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 
+    pw: str | None = option(
+        None,
+        "The most to pay, $/h; or give a total or a deadline.",
+        "USD/H",
+        "--pw",
+        "--budget",
+        group=BUDGET,
+    )
     simulate: str | None = option(
         None, "Also simulate the job on the ranked clusters: median, p95.", "RUNS", group=OUTPUT
     )

@@ -98,6 +98,17 @@ def recommend_in(
     return replace(comparison, answers=(with_traced_lifetimes(best), *others))
 
 
+# A bare number above it is more often meant as a total than as a price of an hour
+_MAX_USUAL_BUDGET = 50
+
+
+def budget_warning(budget: str | None) -> str:
+    """How an amount without a name was read, if it may be meant as a total; else empty."""
+    if budget is None or to_decimal(budget, "budget", zero=True) <= _MAX_USUAL_BUDGET:
+        return ""
+    return f"{budget} was read as ${budget}/h; a total for the whole job: --total-budget {budget}"
+
+
 def explain(
     catalog: Catalog,
     budget: Money,

@@ -258,7 +258,7 @@ class _Simulator:
             reason = f"{r.cluster} takes {time} when simulated, more than the deadline"
             broken.append(BindingConstraint("deadline", reason))
         if work.total_budget is not None and outlook.cost_usd > work.total_budget:
-            bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
+            bill = f"${outlook.cost_usd:.2f} when simulated, more than the total budget"
             broken.append(BindingConstraint("total-budget", f"{r.cluster} costs {bill}"))
         return broken
 
@@ -268,7 +268,7 @@ class _Simulator:
             from deepvm.planner.recovery import as_counted
 
             job = as_counted(job, r.cluster, self.request)
-        return replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
+        return replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of $1/h
 
     def _results(
         self, job: Job, r: Recommendation, outlook: JobEstimate
@@ -293,7 +293,7 @@ class _Simulator:
             return error
 
     def _mean(self, results: Results, r: Recommendation, outlook: JobEstimate) -> JobEstimate:
-        """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
+        """Means and spread of runs that were simulated at $1/h, at the cluster's own price."""
         from deepvm.simulator.results import Spread as Quantiles
 
         late = None

@@ -82,7 +82,7 @@ class Results(Answer):
 
     def __repr__(self) -> str:
         time, cost, lost = (getattr(self, figure).mean() for figure in FIGURES)
-        figures = f"{format_seconds(time)}, {cost:.2f} $, {lost:.1f} preemptions"
+        figures = f"{format_seconds(time)}, ${cost:.2f}, {lost:.1f} preemptions"
         return (
             f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}: {figures}>"
         )

@@ -126,7 +126,7 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]
     assert best["gpu"]["spot_price"]["kind"] == "live"
     assert (
-        "g4dn.xlarge on the spot market in use1-az2 at 0.000001 $/h is below 2 % of its on-demand"
+        "g4dn.xlarge on the spot market in use1-az2 at $0.000001/h is below 2 % of its on-demand"
         in first.stderr
     )
     (spot,) = [s for s in found["source"]["signals"] if s["signal"] == "spot"]
@@ -293,7 +293,7 @@ def test_exports_know_zones_and_no_secrets(environment: dict[str, str], folder: 
         )
     fleet = "".join(p.read_text() for p in (folder / "ec2-fleet").iterdir())
     assert "use1-az6" in fleet
-    assert "use1-az1" not in fleet  # 13 x 0.22 + 0.216 would be more than 3 $/h
+    assert "use1-az1" not in fleet  # 13 x 0.22 + 0.216 would be more than $3/h
     files = [p for p in folder.rglob("*") if p.is_file()]
     assert len(files) > 12  # the cache, the plan, the exports
     for path in files:

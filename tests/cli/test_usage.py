@@ -124,7 +124,10 @@ def test_several_names_in_one_value(run: Run) -> None:
 
 def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
     for words, said in (
-        (["recommend"], "Missing option '--pw' / '--budget'. Example: deepvm recommend --pw 3"),
+        (
+            ["sweep"],
+            "Missing option '--pw'. Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv",
+        ),
         (
             ["explain", "--pw", "3"],
             "Missing argument 'TYPE'. Example: deepvm explain g5.xlarge --pw 3",
@@ -132,6 +135,8 @@ def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
     ):
         code, out, err = run(*words)
         assert (code, out) == (2, "") and err.rstrip().endswith(said)
+    code, out, err = run("recommend")
+    assert (code, out) == (2, "") and "--pw: not given; allowed: an amount in $/h, such as 3" in err
     assert run(*said.partition("deepvm ")[2].split())[0] == 0
 
 

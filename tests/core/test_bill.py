@@ -116,7 +116,7 @@ def test_a_bucket_costs_while_the_cluster_runs() -> None:
 
 
 def test_boot_minutes_are_in_the_bill_of_a_job_already() -> None:
-    assert items()["boot"] == (0, Decimal("0.136"))  # 163.2 s of 3 $/h
+    assert items()["boot"] == (0, Decimal("0.136"))  # 163.2 s of $3/h
     assert pytest.approx(163.2) == BOOT_S
     job = bill(vms=RentedVms(7, 1, Decimal(3), hours=10))
     assert "boot" not in {i.name for i in job.items}

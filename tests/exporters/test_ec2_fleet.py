@@ -265,7 +265,7 @@ def test_stop_forgets_no_fleet_and_leaves_vms_their_role_while_they_save(tmp_pat
 
 
 def test_limits_are_where_aws_enforces_them() -> None:
-    """Tiering costs 17 x 0.1578 + 0.17 = 2.8526 $/h: 3.42312 with 20 %, for both markets alike."""
+    """Tiering costs 17 x 0.1578 + 0.17 = $2.8526/h: 3.42312 with 20 %, for both markets alike."""
     found = requests(tiering())
     spot, nodes = found["training-fleet.json"], found["memory-fleet.json"]
     assert spot["SpotOptions"]["MaxTotalPrice"] == "3.21912"
@@ -353,7 +353,7 @@ def test_memory_nodes_of_another_cpu_need_a_template_of_their_own() -> None:
 
 def test_on_demand_limits_are_in_the_notes() -> None:
     both = tiering(training=gpu_vms(0, 3), usd_per_hour=Decimal("1.748"))
-    assert "at most 1.8936 $/h for 3 x g4dn.xlarge, 0.2040 $/h for 1 x c5.xlarge" in "\n".join(
+    assert "at most $1.8936/h for 3 x g4dn.xlarge, $0.2040/h for 1 x c5.xlarge" in "\n".join(
         render(both, "ec2-fleet").notes
     )
 
@@ -387,7 +387,7 @@ def test_any_text_comes_back(template: str, memory: str, subnet: str) -> None:
 
 
 def test_a_savings_plan_does_not_lower_the_limit_below_what_aws_compares_it_with() -> None:
-    """AWS holds on-demand VMs to their list price: 0.2 $/h less 30 % is 0.14, and 20 % more would
+    """AWS holds on-demand VMs to their list price: $0.2/h less 30 % is 0.14, and 20 % more would
     start none.
     """
     plan = tiering()

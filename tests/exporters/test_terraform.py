@@ -160,7 +160,7 @@ def test_limits_are_where_the_provider_sends_them() -> None:
     assert {o["max_price"] for o in config["override"]} == {"0.18936"}
     assert set(fleet["spot_options"][0]) == {"allocation_strategy"}
     assert "max" not in json.dumps(found["resource"]["aws_instance"])
-    assert "Limit: 3.42312 $/h for all VMs" in " ".join(
+    assert "Limit: $3.42312/h for all VMs" in " ".join(
         found["//"]
     ) and "most-usd" not in json.dumps(found)
     only = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))

@@ -28,8 +28,8 @@ SPEC: dict[str, Any] = {"cloud": "local", "inject": None}
 
 
 def done(terms: JobLimits, pool: Pool = SPOT) -> tuple[JobState, list[EventRow]]:
-    """100 steps of 2 s from 20 s on, on one machine that lives for 230 s and costs 0.001 $ a second
-    (7.2: 0.002 $).
+    """100 steps of 2 s from 20 s on, on one machine that lives for 230 s and costs $0.001 a second
+    (7.2: $0.002).
     """
     times = {"launched_s": 0.0, "ready_s": 15.0, "trained_s": 20.0, "ended_s": 230.0}
     m1 = MachineRecord("m1", pool, 0.0, Machine.ENDED, **times, end_reason="released")  # type: ignore[arg-type]

@@ -209,7 +209,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("job", document=document, events=())
     out = capsys.readouterr().out
     for said in (
-        "the same machines on demand: 0.3059 $, 47 % was saved",
+        "the same machines on demand: $0.3059, 47 % was saved",
         "done again",
         "no machine yet",
     ):

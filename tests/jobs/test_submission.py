@@ -70,7 +70,7 @@ def test_zones_are_in_the_order_of_what_their_market_did(
 def test_a_spot_price_that_cannot_be_true_counts_as_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The catalog's counts in its place: at 0.0001 $/h the zone would come first whatever it really
+    """The catalog's counts in its place: at $0.0001/h the zone would come first whatever it really
     costs.
     """
     ec2 = Zones(tmp_path, Ec2Settings("us-east-1"))
@@ -144,7 +144,7 @@ def types(pools: Iterable[Pool]) -> list[str]:
     return list(dict.fromkeys(pool.instance_type for pool in pools))
 
 
-G4, G5, G6 = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")  # 0.526, 1.006 and 0.8048 $/h on demand
+G4, G5, G6 = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")  # 0.526, 1.006 and $0.8048/h on demand
 
 
 def test_on_demand_machines_come_from_the_next_ranked_plan_too(tmp_path: Path, aws: Zones) -> None:
@@ -280,10 +280,10 @@ def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
         history,
         "poor",
         submitted(history, "poor", total_usd=50),
-        ending=f"{BUDGET} of 50 $ is used up",
+        ending=f"{BUDGET} of $50 is used up",
     )
     said = (
-        "--total-usd: not given; allowed: more than the budget of 50 $, which poor has used up,"
+        "--total-usd: not given; allowed: more than the budget of $50, which poor has used up,"
         " such as --total-usd 100"
     )
     assert refusal(history, row) == said

@@ -161,7 +161,7 @@ def test_an_architecture_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REGISTRY, "spot-only", Architecture("spot-only", np.zeros_like))
     proven = recommend(paper(), 3, architecture="spot-only", top=2)
     assert (proven.status, proven.doubt) == (SolveStatus.OPTIMAL, "")
-    assert str(proven[0].cluster) == "19 x g4dn.xlarge (spot)"  # 19 x 0.1578 $/h
+    assert str(proven[0].cluster) == "19 x g4dn.xlarge (spot)"  # 19 x $0.1578/h
     assert list(proven) == list(
         recommend(paper(), 3, architecture="spot-only", top=2, solver="frontier")
     )

@@ -103,7 +103,7 @@ def test_a_spot_price_above_the_on_demand_price_is_legal_and_pointed_out() -> No
     assert answer[0].cluster.usd_per_hour <= 100
     assert answer[0].warnings == (
         (
-            "gpu.xlarge costs more on the spot market, 1.5000 $/h, than on demand, 1.0000 $/h,"
+            "gpu.xlarge costs more on the spot market, $1.5000/h, than on demand, $1.0000/h,"
             " where it is not preempted"
         ),
     )

@@ -211,7 +211,7 @@ class TestSharing:
             (
                 "budget",
                 (
-                    "5 x g4dn.2xlarge with 31 x m7g.large would cost 4.1191 $/h, 0.1191 over the"
+                    "5 x g4dn.2xlarge with 31 x m7g.large would cost $4.1191/h, 0.1191 over the"
                     " budget"
                 ),
             ),
@@ -342,7 +342,7 @@ def test_what_is_left_out_for_what_it_is() -> None:
 def test_the_report_says_how_to_have_them(
     name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_report(PlanView(compare([nine(aws(name, "m7g.xlarge"))]), NOW))
+    print_report(PlanView(compare([nine(aws(name, "m7g.xlarge"))]), NOW), all_types=True)
     assert f"Not considered {said}" in capsys.readouterr().out
 
 

@@ -80,14 +80,17 @@ def test_what_is_no_range_of_budgets() -> None:
 
 def test_the_name_of_a_catalog_is_not_a_catalog() -> None:
     with pytest.raises(RequestError, match="load_catalog"):
-        recommend("paper", 3)  # type: ignore[arg-type]
+        explain("paper", 3, "g5.xlarge")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="load_catalog"):
+        recommend(3, 3)  # type: ignore[arg-type]
+    assert str(recommend("paper", 3)[0].cluster).startswith("17 x g4dn.xlarge")
 
 
 def test_an_answer_shows_its_clusters_and_not_its_catalog() -> None:
     shown = repr(recommend(paper(), 3, top=1))
     assert (
         shown
-        == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h>"
+        == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), $2.8526/h>"
     )
     assert "0.3242" in repr(recommend(paper(), 0.3))
 

@@ -85,6 +85,35 @@ def test_ranked_as_the_rules_say(rng: random.Random) -> None:
     ranking_agrees(drawn(rng))
 
 
+@settings(max_examples=examples(200))
+@given(rng=st.randoms(use_true_random=False))
+def test_a_total_and_a_deadline_without_a_budget_per_hour(rng: random.Random) -> None:
+    """What the oracle puts first of all clusters that keep to them, at any price."""
+    shop = drawn(rng)
+    shop["units"] = rng.choice((1_000, 10**6, 10**8))
+    limits = rng.choice((("deadline_s", "most_usd"), ("deadline_s",), ("most_usd",)))
+    shop["deadline_s"] = rng.choice((1e3, 4e3, 1e5, 1e6)) if "deadline_s" in limits else None
+    shop["most_usd"] = rng.choice((1, 10, 1000)) if "most_usd" in limits else None
+    shop["budget"] = None
+    expected = weighed(plans(shop), 10**18, shop["top"], machines=False)
+    answer = solve(catalog_of(shop), request_of(shop, solver="frontier"))
+    found = [
+        (r.cluster.gpu.name, r.cluster.gpu_count, r.cluster.micro_usd_per_hour) for r in answer
+    ]
+    assert found == [(p.gpu, p.count, p.price) for p in expected]
+    if not expected:
+        assert answer.infeasible is not None
+        return
+    assert answer.request.derives_budget and answer.next_change is None
+    cents = answer.request.budget * 100
+    assert cents == cents.to_integral_value()
+    assert answer.request.budget_micro_usd - expected[0].price >= 0
+    assert 0 <= cents * 10_000 - expected[0].price < 10_000
+    # As an explicit budget it buys the same
+    again = solve(catalog_of(shop), request_of(shop | {"budget": int(cents) * 10_000}, top=1))
+    assert again[0].cluster.gpu_count == expected[0].count
+
+
 def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
     """The plan that more money should buy: every budget up to twice this one is tried, then the
     next that helps.

@@ -103,9 +103,9 @@ def names(found: Recommendations) -> list[str]:
     "options", [{"objective": "cost-per-work"}, {"objective": "total-cost", "work": 50}]
 )
 def test_disks_of_many_small_vms_change_the_order(options: dict[str, Any]) -> None:
-    """At 0.30 and 0.65 $/h the small ones are cheaper for the same work.
+    """At 0.30 and $0.65/h the small ones are cheaper for the same work.
 
-    With 1 TB each, 0.11 $/h, they are not.
+    With 1 TB each, $0.11/h, they are not.
     """
     with_disks: dict[str, Any] = {"architecture": "spot-storage", "rank": None, **options}
     assert names(asked(**with_disks))[0] == "small"
@@ -113,7 +113,7 @@ def test_disks_of_many_small_vms_change_the_order(options: dict[str, Any]) -> No
 
 
 def test_what_is_paid_once_is_part_of_the_total_budget() -> None:
-    """1 TB of traffic is 90 $."""
+    """1 TB of traffic is $90."""
     job: dict[str, Any] = {
         "work": 50,
         "architecture": "spot-storage",
@@ -189,4 +189,4 @@ def test_disks_that_nobody_knows_the_price_of_do_not_win(rates: Rates | None) ->
 def test_what_is_too_dear_in_all_says_so() -> None:
     none = asked("0.35", disk="1TB", architecture="spot-storage")
     assert not none and none.infeasible is not None
-    assert "$/h in all (" in none.infeasible.reason
+    assert "/h in all (" in none.infeasible.reason

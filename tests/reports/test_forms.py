@@ -38,13 +38,13 @@ class Case(NamedTuple):
 CASES = {
     "recommend": Case(
         lambda: deepvm.recommend(PAPER, 3),
-        "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h; 2"
+        "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), $2.8526/h; 2"
         " more>",
         "recommend --pw 3 --catalog paper",
     ),
     "infeasible": Case(
         lambda: deepvm.recommend(PAPER, "0.3"),
-        "<Recommendations: nothing is feasible within 0.3 $/h: ",
+        "<Recommendations: nothing is feasible within $0.3/h: ",
         "recommend --pw 0.3 --catalog paper",
     ),
     "compare": Case(
@@ -59,7 +59,7 @@ CASES = {
     ),
     "sweep": Case(
         lambda: deepvm.sweep(PAPER, ["0.3", 3]),
-        "<Sweep of paper: 8 rows, 0.3 to 3 $/h, 4 infeasible>",
+        "<Sweep of paper: 8 rows, $0.3 to $3/h, 4 infeasible>",
         "sweep --pw 0.3,3 --catalog paper",
     ),
     "predict": Case(
@@ -124,7 +124,9 @@ def test_a_table_has_the_rows(case: Case) -> None:
     if not len(frame):
         assert shown == f"<p>{case.answer().infeasible.reason}</p>"
         return
-    assert re.findall(r"<th>([^<]*)</th>", shown) == list(frame.columns)
+    header = re.findall(r"<th>([^<]*)</th>", shown)
+    assert len(header) == min(8, len(frame.columns)) and set(header) <= set(frame.columns)
+    assert ("more columns" in shown) is (len(frame.columns) > 8)
     assert shown.count("<tr>") == len(frame) + 1 and "None" not in shown and "nan" not in shown
 
 

@@ -85,7 +85,7 @@ def test_a_terminal_in_which_no_table_fits_gets_a_line_for_each_cell() -> None:
             st.lists(st.text("abc.-", min_size=1, max_size=15), min_size=1, max_size=6).map(
                 " ".join
             ),
-            st.floats(0, 1e20).map(lambda x: f"{x:,.6g} $"),
+            st.floats(0, 1e20).map(lambda x: f"${x:,.6g}"),
         ).map(list),
         min_size=1,
         max_size=5,

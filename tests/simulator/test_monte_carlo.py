@@ -433,7 +433,7 @@ def test_spread_is_what_numpy_says() -> None:
 def test_results_add_up() -> None:
     found = simulate(JOB, parse_policy("young"), runs=300, seed=2)
     assert sum(found.breakdown_s.values()) == pytest.approx(found.total_s.mean())
-    assert found.cost_usd == pytest.approx(found.total_s / 100)  # 36 $/h
+    assert found.cost_usd == pytest.approx(found.total_s / 100)  # $36/h
     document = found.to_dict()
     assert (
         document["schema_version"] == "deepvm.simulate/1"

@@ -11,7 +11,7 @@ from deepvm.core.cluster.speedup import HybridSpeedup, SpeedupCurve
 
 
 def gpu_type(name: str = "gpu.xlarge", **changes: Any) -> InstanceType:
-    """A GPU type at 1 $/h on demand and 0.3 $/h spot."""
+    """A GPU type at $1/h on demand and $0.3/h spot."""
     fields: dict[str, Any] = {
         "vcpus": 4,
         "memory_gib": 16.0,
@@ -27,7 +27,7 @@ def gpu_type(name: str = "gpu.xlarge", **changes: Any) -> InstanceType:
 
 
 def cpu_type(name: str = "cpu.xlarge", **changes: Any) -> InstanceType:
-    """A CPU type at 0.2 $/h on demand."""
+    """A CPU type at $0.2/h on demand."""
     fields: dict[str, Any] = {
         "vcpus": 4,
         "memory_gib": 16.0,

@@ -236,7 +236,7 @@ def start_head(
     usd = cloud.head_usd_per_hour()
     note(
         f"{head_name(state.number)} will run the controller of {row.name} in a few minutes, for"
-        f" {usd:g} $/h until the job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs"
+        f" ${usd:g}/h until the job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs"
         " stop' ends it"
     )
 

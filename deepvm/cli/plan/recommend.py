@@ -13,6 +13,7 @@ import typer
 from deepvm.cli.output import OutputOrPage, note, print_document, say
 from deepvm.cli.parameters import flag, opt, takes_flags, words_of
 from deepvm.cli.plan.options import opener
+from deepvm.cli.settings import BARE_BUDGET
 from deepvm.core.options import OUTPUT
 from deepvm.services.plan_options import RankFlags
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 @takes_flags
 def recommend(
+    ctx: typer.Context,
     flags: RankFlags,
     output: OutputOrPage = "table",
     explain: str = opt(
@@ -33,22 +35,24 @@ def recommend(
         rich_help_panel=OUTPUT,
     ),
     why: bool = flag(
-        "--why",
-        "Also show reasons, doubts, alternatives and rejected types.",
-        rich_help_panel=OUTPUT,
+        "--why", "Also show reasons, risks, alternatives and sources.", rich_help_panel=OUTPUT
     ),
+    every: bool = flag("--all", "Also show the types that are left out.", rich_help_panel=OUTPUT),
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
     Example: deepvm recommend --pw 3
     """
-    opened = opener(flags, details=why)
+    opened = opener(flags, details=why or every)
     from deepvm.planner.request import PlanRequest
     from deepvm.reports.plans.plan_view import PlanView
-    from deepvm.services.recommend import explain_type, recommend_in
+    from deepvm.services.recommend import budget_warning, explain_type, recommend_in
 
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
+    warning = budget_warning(ctx.meta.get(BARE_BUDGET))
+    if warning:
+        note(warning)
     printed = output in ("table", "wide")
     found = recommend_in(
         catalogs,
@@ -64,9 +68,9 @@ def recommend(
         asked = explain_type(best.catalog, best.request, explain, say=note)
     now = datetime.now(timezone.utc)
     assumed = not flags.names_a_model
-    view = PlanView(found, now, opened.placement(found), assumed=assumed)
+    view = PlanView(found, now, opened.placement(found), assumed=assumed, epochs=flags.epochs)
     if printed and found.ranked:
-        _print_tables(view, asked, why=why, wide=output == "wide")
+        _print_tables(view, asked, why=why or every, wide=output == "wide", every=every)
         return
     if output == "html":
         from deepvm.reports.plans.plan_page import plan_page
@@ -80,7 +84,7 @@ def recommend(
         if output == "csv":
             print_document(data.csv_rows(found), output)
         else:
-            print_document(data.document(found, asked, view.placement), output)
+            print_document(data.document(found, asked, view.placement, [warning]), output)
     _print_notes(view)
     if asked is not None and output not in ("json", "yaml"):
         note(asked.verdict)
@@ -88,7 +92,9 @@ def recommend(
         raise typer.Exit(3)  # nothing is feasible
 
 
-def _print_tables(view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool) -> None:
+def _print_tables(
+    view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool, every: bool
+) -> None:
     more = wide or why or asked is not None
     if view.workload is not None and not wide:
         from deepvm.reports.plans.answer import print_answer
@@ -97,7 +103,7 @@ def _print_tables(view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool
     if view.workload is None or more:
         from deepvm.reports.plans.report import print_report
 
-        print_report(view, asked, wide=wide)
+        print_report(view, asked, wide=wide, all_types=every)
 
 
 def _print_notes(view: PlanView) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
-from deepvm.core.units import MICRO_USD, Interval
+from deepvm.core.units import MICRO_USD, Interval, format_usd
 
 if TYPE_CHECKING:
     from deepvm.core.bill import Bill
@@ -195,6 +195,14 @@ class Recommendation:
         if self.prediction is None:
             return Interval.exact(self.throughput)
         return self.prediction.throughput.scaled(self.prediction.kept.value)
+
+    def __repr__(self) -> str:
+        rank = f" {self.rank}" if self.rank else ""
+        speed = f"{self.throughput:.4g}"
+        if self.prediction is not None:
+            speed = self.prediction.throughput.in_short
+        price = f"${format_usd(self.usd_per_hour)}/h"
+        return f"<Recommendation{rank}: {self.cluster}, {price}, throughput {speed}>"
 
     @property
     def estimated(self) -> bool:

@@ -304,6 +304,12 @@ class Catalog:
         sold = zip(self.instances, cheapest, strict=True)
         _keep(self, instances=tuple(i if zone is None else i.in_zone(zone) for i, zone in sold))
 
+    def __repr__(self) -> str:
+        gpus = sum(i.gpu is not None for i in self.instances)
+        as_of = self.provenance.prices_as_of
+        dated = f", prices of {as_of}" if as_of else ""
+        return f"<Catalog {self.name}: {len(self.instances)} types, {gpus} with GPUs{dated}>"
+
     def sustained(self) -> Catalog:
         """The catalog with sustained bandwidths; raises a MissingDataError if no type has one."""
         if all(i.network_baseline_gbps is None for i in self):

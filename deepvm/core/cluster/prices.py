@@ -119,7 +119,7 @@ class PriceWarning:
     why: str
 
     def __str__(self) -> str:
-        return f"{format_usd(self.usd_per_hour)} $/h is {self.why}"
+        return f"${format_usd(self.usd_per_hour)}/h is {self.why}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class PriceSanityCheck:
         far = f"above {1 / LEAST_SPOT_SHARE:.0f} times"
         if price < spot:
             far = f"below 1/{MOST_SPOT_SHARE} of"
-        why = f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
+        why = f"{far} its spot price, ${format_usd(spot)}/h, which is nearer to {words}"
         return PriceWarning(price, why)
 
     def spot(self, name: str, price: Decimal) -> PriceWarning | None:
@@ -167,7 +167,7 @@ class PriceSanityCheck:
         if own is None or self.on_demand(name, own):
             return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
         why = _outside(price)
-        its_price = f"its on-demand price, {format_usd(own)} $/h"
+        its_price = f"its on-demand price, ${format_usd(own)}/h"
         if price < LEAST_SPOT_SHARE * own:
             why = f"below {LEAST_SPOT_SHARE * 100:.0f} % of {its_price}"
         elif price > MOST_SPOT_SHARE * own:
@@ -202,7 +202,7 @@ class PriceSanityCheck:
         if len(group) < FEWEST_PEERS:
             return Decimal(0), spread, ""
         usual = group[len(group) // 2] * vcpus
-        return usual, spread, f"the median of {whose} for {vcpus} vCPUs, {usual:.4f} $/h"
+        return usual, spread, f"the median of {whose} for {vcpus} vCPUs, ${usual:.4f}/h"
 
 
 def family(name: str) -> str:
@@ -212,7 +212,7 @@ def family(name: str) -> str:
 
 def _outside(price: Decimal) -> str:
     if price < LEAST_USD_PER_HOUR:
-        return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
+        return f"below ${LEAST_USD_PER_HOUR}/h, less than any VM costs"
     if price > MOST_USD_PER_HOUR:
-        return f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs"
+        return f"above ${MOST_USD_PER_HOUR}/h, more than any VM costs"
     return ""

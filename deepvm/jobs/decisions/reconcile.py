@@ -186,7 +186,7 @@ def _limited(world: JobState) -> JobState:
         return world
     last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up")
+        return world.to_end(f"{BUDGET} of ${terms.total_usd:g} is used up")
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
             return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)")

@@ -8,7 +8,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.units import MICRO_USD
+from deepvm.core.units import MICRO_USD, budget_micro_usd
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.describe import describe, improvement
@@ -79,9 +79,10 @@ def frontier_of(
     candidates = gather(catalog, request)
     enumeration = candidates.plans()
     cheapest = enumeration.cheapest()
-    most = BUDGET_FACTOR * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
+    budget = budget_micro_usd(request.budget)
+    most = BUDGET_FACTOR * max(budget, 0 if cheapest is None else cheapest.price)
     steps = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))
-    winner = next((c for price, c in reversed(steps) if price <= request.budget_micro_usd), None)
+    winner = next((c for price, c in reversed(steps) if price <= budget), None)
     return Frontier(
         most=Decimal(most) / MICRO_USD,
         steps=tuple(

@@ -1,65 +1,271 @@
-"""The answer on one screen: what to rent, how fast that is, what it costs, and what to do next."""
+"""The default answer: what to rent, how fast that is, what it costs, and what to do next."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
+from deepvm.core.units import counted, format_seconds, format_short
 from deepvm.reports.plans import words
-from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.sources import price_origins
-from deepvm.reports.plans.words import cluster_words, lost_words, time_and_bill
-from deepvm.reports.terminal import Column, print_lines, print_table
+from deepvm.reports.plans.plan_view import Note, PlanView
+from deepvm.reports.plans.sources import price_origins, quota_needs
+from deepvm.reports.terminal import (
+    WARNING,
+    Column,
+    paint,
+    table_text,
+    width_of,
+    without_controls,
+    wrapped,
+)
 
-Cells = dict[Column, str]
+WIDTH = 78
+_MAX_LINES = 15
+_INDENT = 13  # of what "Your script" and its like say
+_LONG_NUMBER = 99_950
+_NARROW = 60  # columns of a terminal below which it is less
+_PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun, LoRA"}
 
 
 def print_answer(view: PlanView) -> None:
-    """At most 16 lines on stdout for one region, where a model is trained."""
-    found = view.found
-    several = len(found.answers) > 1
-    title = view.title
-    if several:
-        title = f"{title}; {found.place(view.answer.catalog)}"
-    print_lines([title, ""])
-    rows = [_cells(label, r, view) for label, r in view.rows]
-    columns = dict.fromkeys(column for row in rows for column in row)
-    table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
-    print_table(table, also="-o json")
-    print_lines(["", *map(str, view.notes)])
-    if several or view.placement is not None:
-        _print_places(view)
-    print_lines(_left_out(view))
-    print_lines(_next_steps(view))
+    """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
+    width = min(width_of(sys.stdout) or WIDTH, WIDTH)
+    head = [*_wrap(_headline(view), width), "", *_table(view, width), "", *_places(view, width)]
+    sentences = _sentences(view)
+    for topic, text in sentences:
+        head += _wrap(f"{topic:<{_INDENT}}{text}" if topic else text, width, _indent(topic, width))
+    for line in head:
+        color = WARNING if line.startswith("! ") else ""
+        sys.stdout.write(f"{paint(line, color, sys.stdout) if color else line}\n")
 
 
-def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
+def _sentences(view: PlanView) -> list[tuple[str, str]]:
+    """What stands below the table, each with its topic, as far as a screen has room for it.
+
+    What is left out is in the reasons.
+    """
+    duties, job = _script(view), _job(view)
+    asked_for = ["simulated"]
+    if view.answer.request.extras.given:
+        asked_for.append("bill")
+    fixed = [("", _speeds(view))]
+    fixed += [("", str(note)) for note in view.about(*asked_for) if not note.mark]
+    fixed += [("To rent it", _quotas(view)), ("Next", _next_step(view))]
+    left = _MAX_LINES - len(view.rows) - 3 - _lines_of([("", _headline(view)), *fixed])
+    grave = [("", str(note)) for note in view.warnings if note.kind != "warning"]
+    script = [("Your script", f"{duties}{_one_gpu(view)}")]
+    if _lines_of(script) + max(_lines_of(grave), bool(view.warnings)) > left:
+        script = [("Your script", duties)]
+    left -= _lines_of(script)
+    warnings = _warnings(view.warnings, max(left, _lines_of(grave[:1]), 1))
+    asked = [("Your job", job)] if job and _lines_of(warnings) < left else []
+    return [s for s in (*warnings, *fixed[:-1], *script, *asked, fixed[-1]) if s[1]]
+
+
+def _lines_of(sentences: Sequence[tuple[str, str]]) -> int:
+    """How many lines of the usual width they take."""
+    texts = [(topic, f"{topic:<{_INDENT}}{text}" if topic else text) for topic, text in sentences]
+    return sum(len(_wrap(text, WIDTH, _indent(topic, WIDTH))) for topic, text in texts if text)
+
+
+def _table(view: PlanView, width: int) -> list[str]:
+    """With shorter labels, and without speeds of a job, where rows would not be lines."""
+    table: list[Column] = []
+    for shorten, speeds in ((str, True), (_short, True), (_short, False)):
+        rows = [_cells(shorten(label), r, view, speeds=speeds) for label, r in view.rows]
+        columns = dict.fromkeys(column for row in rows for column in row)
+        table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
+        if len(table_text(table, WIDTH, sys.stdout)) == len(rows) + 1:
+            break
+    return table_text(table, width, sys.stdout, also="-o json")
+
+
+def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    return wrapped(without_controls(text), width, indent)
+
+
+def _indent(topic: str, width: int) -> str:
+    return " " * (_INDENT if topic and width >= _NARROW else 2)
+
+
+def _cells(label: str, r: Recommendation, view: PlanView, *, speeds: bool) -> dict[Column, str]:
     assert view.workload is not None and r.prediction is not None
     cells = {
         Column(""): label,
-        Column("cluster", wrap=False): cluster_words(r.cluster),
-        Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
-        Column(view.workload.units, "right"): r.prediction.throughput.in_short,
+        Column("cluster"): words.cluster_words(r.cluster),
+        Column("GPUs", drop=2): words.gpu_words(r.cluster),
+        Column("$/h", "right"): f"{r.usd_per_hour:,.2f}",
     }
+    if speeds or r.outlook is None:
+        column = Column(view.workload.units, "right", drop=0 if r.outlook is None else 1)
+        cells[column] = words.thousands(r.prediction.throughput.value)
     if r.outlook is not None:
-        time, bill = time_and_bill(r.outlook)
-        cells |= {Column("time", "right"): time, Column("bill", "right"): bill}
-    cells[Column("lost to preemption", "right", drop=2)] = lost_words(r)
-    cells[Column("source", drop=1)] = r.prediction.source
+        cells[Column(view.amount, wrap=False)] = ", ".join(words.time_and_bill(r.outlook, digits=2))
     return cells
 
 
-def _print_places(view: PlanView) -> None:
-    from deepvm.reports.plans.report import sentences  # jinja2 is slow to load
-    from deepvm.reports.text import print_text
+def _headline(view: PlanView) -> str:
+    workload = view.workload
+    assert workload is not None
+    text = f"{workload.model.name}{' (assumed)' if view.assumed else ''}"
+    if view.amount:
+        text += f", {view.amount},"
+    text += f" {words.limits_words(view.answer.request)}"
+    catalog = view.answer.catalog
+    text += f" with catalog {catalog.name}"
+    if catalog.region:
+        text = f"{text.rpartition(' with ')[0]} on {cloud_of(catalog.name).title} {catalog.region}"
+    others = len(view.found.answers)
+    if others > 1:
+        text += f", best of {others} {'clouds' if view.found.of_several_clouds else 'regions'}"
+    if view.price_age is None:
+        return text
+    aged = f"{text}; prices are {view.price_age} days old"
+    if len(aged) <= WIDTH:
+        return aged
+    return f"{text}; prices {view.price_age} d old"
 
-    print_lines(sentences(view, "placement"))
-    if not view.found.of_several_clouds:
-        print_lines(sentences(view, "regions"))
-        return
+
+def _speeds(view: PlanView) -> str:
+    label, first = view.rows[0]
+    assert view.workload is not None and first.prediction is not None
+    speed = first.prediction.throughput
+    how = "were measured" if first.prediction.source == "measured" else "are estimates"
+    ends = [words.thousands(end) for end in (speed.low, speed.high)]
+    if speed.high >= _LONG_NUMBER:
+        ends = [format_short(end) for end in (speed.low, speed.high)]
+    between = f"{'-'.join(ends)} {view.workload.units}"
+    return f'Speeds {how}: 4 of 5 runs of "{_short(label)}" land at {between}.'
+
+
+def _short(label: str) -> str:
+    return label.split(",")[0].removesuffix(" choice")
+
+
+def _quotas(view: PlanView) -> str:
+    """What an account must be allowed, where the user's limits are not known."""
+    answer = view.answer
+    if answer.request.quotas is not None:
+        return ""
+    cloud = cloud_of(answer.catalog.name)
+    needs = _unknown_needs(view, view.rows[0][1])
+    if needs:
+        asked = " and ".join(
+            f'{vcpus:,} vCPUs "{title.removesuffix(" Instance Requests")}"'
+            for title, vcpus in needs.items()
+        )
+        text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
+        least = [
+            (sum(other.values()), label)
+            for label, r in view.rows[1:]
+            if (other := _unknown_needs(view, r)).keys() <= needs.keys()
+        ]
+        if least and min(least)[0] < sum(needs.values()):
+            vcpus, label = min(least)
+            text += f'; "{_short(label)}" needs only {vcpus:,}'
+        return text
+    groups = view.rows[0][1].cluster.groups
+    said = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
+    if any(said):
+        return f"quota needed: {'; '.join(filter(None, said))}; you may have none"
+    return ""
+
+
+def _unknown_needs(view: PlanView, r: Recommendation) -> dict[str, int]:
+    needs = quota_needs(r.cluster, view.answer.catalog)
+    return {need.title: need.vcpus for need in needs if need.quota is None and need.code}
+
+
+def _script(view: PlanView) -> str:
+    """What a training script must do on the first plan."""
+    first = view.rows[0][1]
     assert view.workload is not None
-    print_text(
+    gpus, vms = words.gpus_of(first), first.cluster.gpu_count
+    duties = []
+    if gpus > 1:
+        where = f" on {vms} VMs" if vms > 1 else ""
+        duties.append(f"use {gpus} GPUs{where} ({_PARALLEL[view.workload.method.value]})")
+    if first.cluster.spot_count:
+        notice = "can be reclaimed at any time"
+        if view.answer.catalog.grace_s is not None:
+            notice = f"get {format_seconds(view.answer.catalog.grace_s)} notice"
+        duties.append(f"save through deepvm (spot VMs {notice}: 'deepvm help checkpoints')")
+    if not duties:
+        return "needs no change: one GPU, and no spot VM"
+    return f"must {' and '.join(duties)}"
+
+
+def _one_gpu(view: PlanView) -> str:
+    """The best plan for a script that uses one GPU, where the first plan has several."""
+    single = view.answer.single_gpu
+    if single is None or words.gpus_of(view.rows[0][1]) == 1:
+        return ""
+    label = next((label for label, r in view.rows if r.cluster == single.cluster), "")
+    if label:
+        return f'; "{_short(label)}" needs one GPU'
+    assert view.workload is not None
+    speed = f"{words.thousands(single.throughput)} {view.workload.units}"
+    plan = f"{words.cluster_words(single.cluster)}, ${single.usd_per_hour:.2f}/h"
+    return f"; one GPU: {plan}, {speed}"
+
+
+def _job(view: PlanView) -> str:
+    """How to ask for the user's own training."""
+    assert view.workload is not None
+    if view.amount:
+        return ""
+    if view.assumed:
+        budget = words.plain_usd(view.answer.request.budget)
+        return f"deepvm recommend {budget} --model vit-b --epochs 90 --dataset-size 1.28M"
+    if view.workload.model.unit == "tokens":
+        return "add --tokens 2B for its time and bill"
+    return "add --epochs 90 --dataset-size 1.28M for its time and bill"
+
+
+def _next_step(view: PlanView) -> str:
+    """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
+    more = "add --why (reasons); -o json > plan.json, then"
+    if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
+        return f"{more} deepvm export plan.json --to torchrun"
+    if not cloud_of(view.answer.catalog.name).has_api:
+        return f"{more} deepvm export plan.json --to skypilot"
+    return f"{more} deepvm run --help"
+
+
+def _warnings(notes: Sequence[Note], most: int) -> list[tuple[str, str]]:
+    """As many as fit into so many lines, the gravest first, and how many do not."""
+    shown: list[tuple[str, str]] = []
+    for number, note in enumerate(notes):
+        following = number + 1 < len(notes)
+        if _lines_of([*shown, ("", str(note))]) + following > most and (number or most < 2):
+            more = "more " if shown else ""
+            shown.append(("", f"! {counted(len(notes) - number, f'{more}warning')}: --why"))
+            break
+        shown.append(("", str(note)))
+    return shown
+
+
+def _places(view: PlanView, width: int) -> list[str]:
+    """What other regions or clouds offer; only these load jinja2, which is slow."""
+    places = [(cloud_of(gone.cloud).title, gone) for gone in view.found.left_out]
+    left_out = [
+        f"left out: {' '.join((name, gone.region)).strip()}: {gone.reason}" for name, gone in places
+    ]
+    if len(view.found.answers) == 1 and view.placement is None:
+        return [part for line in left_out for part in _wrap(line, width)]
+    from deepvm.reports.plans.report import sentences
+    from deepvm.reports.text import text_lines
+
+    lines = sentences(view, "placement")
+    if not view.found.of_several_clouds:
+        lines += sentences(view, "regions") + left_out
+        return [part for line in lines for part in _wrap(line, width)]
+    assert view.workload is not None
+    table = text_lines(
         "plan_clouds",
+        width,
         found=view.found,
         units=view.workload.units,
         cloud_of=cloud_of,
@@ -68,27 +274,5 @@ def _print_places(view: PlanView) -> None:
         price_origins=price_origins,
         w=words,
     )
-
-
-def _left_out(view: PlanView) -> list[str]:
-    places = [(cloud_of(gone.cloud).title, gone) for gone in view.found.left_out]
-    return [
-        f"left out: {' '.join((name, gone.region)).strip()}: {gone.reason}" for name, gone in places
-    ]
-
-
-def _next_steps(view: PlanView) -> list[str]:
-    """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
-    cloud = cloud_of(view.answer.catalog.name)
-    export = "Next: add -o json > plan.json; deepvm export plan.json --to"
-    more = "Reasons, doubts, rejected types: --why"
-    if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
-        trains = "It trains on the reserved VMs as they are."
-        return [f"{export} torchrun --output-dir launch", f"{trains} {more}"]
-    if not cloud.has_api:
-        starts = f"SkyPilot starts it: deepvm rents nothing of {cloud.title}."
-        return [f"{export} skypilot --output-dir launch", f"{starts} {more}"]
-    return [
-        "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
-        f"For SkyPilot, EC2 Fleet, Terraform: deepvm export. {more}",
-    ]
+    before, after = ([p for x in each for p in _wrap(x, width)] for each in (lines, left_out))
+    return [*before, *table, *after]

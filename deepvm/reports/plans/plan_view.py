@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FASTEST = "fastest"
 FIRST_CHOICE = "first choice"
 BEST_VALUE = "best value"
+CHEAPEST = "cheapest"
 NO_SPOT = "no spot"
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
@@ -36,6 +37,8 @@ _LIMITS = {
     "batch-size": "the batch that is known to train well (--global-batch)",
     "worth": "what is worth its price",
 }
+# Notes that the default answer shows, the gravest first
+_GRAVE = ("total-budget", "deadline", "bad-time", "bill", "steps", "proof", "reserved")
 _OLD_DAYS = 7
 _MIN_GAIN = 0.005  # Smaller gains of a higher budget are not worth a sentence
 _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
@@ -70,6 +73,7 @@ class PlanView:
     now: datetime
     placement: "Placement | None" = None
     assumed: bool = False
+    epochs: str | None = None  # as the user gave them
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -81,7 +85,10 @@ class PlanView:
         labeled = [(_first_by(answer), first)]
         if answer.request.has_objective:
             plans = {a.objective: a.recommendation for a in answer.alternatives}
-            labeled.append((BEST_VALUE, plans.get(Objective.COST_PER_WORK, first)))
+            if answer.request.derives_budget:
+                labeled.append((CHEAPEST, plans.get(Objective.TOTAL_COST, first)))
+            else:
+                labeled.append((BEST_VALUE, plans.get(Objective.COST_PER_WORK, first)))
         steady = answer.on_demand
         # A plan that would take twenty times as long is no answer, however safe it is.
         if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
@@ -89,7 +96,8 @@ class PlanView:
         rows: dict[str, tuple[list[str], Recommendation]] = {}
         for label, r in labeled:
             labels, _ = rows.setdefault(f"{r.cluster.architecture} {r.cluster}", ([], r))
-            labels.append(label)
+            if label not in labels:
+                labels.append(label)
         return [(", ".join(labels), r) for labels, r in rows.values()]
 
     @cached_property
@@ -118,13 +126,12 @@ class PlanView:
             if answer.status is SolveStatus.TIME_LIMIT:
                 action = "a higher --time-limit"
             notes.append(Note("proof", f"not proven: {answer.doubt}", "!", action))
-        as_of = answer.catalog.provenance.prices_as_of
-        if as_of is not None and (self.now.date() - as_of).days > _OLD_DAYS:
-            text = f"prices {(self.now.date() - as_of).days} days old ({answer.catalog.region})"
+        if self.price_age is not None:
+            text = f"prices {self.price_age} days old ({answer.catalog.region})"
             notes.append(Note("prices", text, "!", refresh_command(answer.catalog)))
         if request.quotas is None:
             notes += _quota_notes(first, answer.catalog)
-        warnings = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
+        warnings = self._doubts
         if warnings:
             notes.append(Note("warning", warnings[0], "!"))
         if len(warnings) > 1:
@@ -143,6 +150,38 @@ class PlanView:
             return training.workload
         return None
 
+    @property
+    def warnings(self) -> list[Note]:
+        """What is said of the first plan next to its figures, the gravest first."""
+        notes = self.notes
+        marked = [n for n in notes if n.mark == "!" and n.kind in _GRAVE]
+        doubts = [Note("warning", text, "!") for text in self._doubts]
+        return sorted(marked, key=lambda note: _GRAVE.index(note.kind)) + doubts
+
+    @property
+    def _doubts(self) -> list[str]:
+        found = self.answer.configurations[0].warnings
+        return [w for w in found if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
+
+    @property
+    def price_age(self) -> int | None:
+        """Days; None for prices of this week, and for undated ones."""
+        as_of = self.answer.catalog.provenance.prices_as_of
+        if as_of is None or (self.now.date() - as_of).days <= _OLD_DAYS:
+            return None
+        return (self.now.date() - as_of).days
+
+    @property
+    def amount(self) -> str:
+        """How much is trained in all, ``90 epochs`` or ``2B tokens``; empty if unknown."""
+        workload = self.workload
+        if workload is None or workload.samples is None:
+            return ""
+        if self.epochs:
+            return f"{self.epochs} epochs"
+        units = workload.samples * workload.model.units_per_sample
+        return f"{format_short(units).replace('G', 'B')} {workload.model.unit}"
+
     def about(self, *kinds: str) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]
 
@@ -155,10 +194,8 @@ class PlanView:
             " or ".join(dict.fromkeys(p.precision for p in predictions)),
             " (assumed; --model names yours)" if self.assumed else "",
         )
-        model = workload.model
-        if workload.samples is not None:
-            amount = format_short(workload.samples * model.units_per_sample).replace("G", "B")
-            text += f", {amount} {model.unit}"
+        if self.amount:
+            text += f", {self.amount}"
         if predictions and workload.method.value != "ddp":
             sizes = (workload.state_bytes, predictions[0].state_bytes)
             state, each = (format_bytes(round(float(f"{size:.3g}"))) for size in sizes)
@@ -200,6 +237,8 @@ def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
 def _first_by(answer: Recommendations) -> str:
     request = answer.request
     fastest = (Objective.THROUGHPUT, Objective.MAKESPAN)
+    if request.derives_budget and request.objective is Objective.TOTAL_COST:
+        return CHEAPEST
     if request.policy is PolicyName.DEEPVM and request.objective in fastest:
         if answer.fastest:
             return FASTEST
@@ -218,7 +257,7 @@ def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
     if change is not None and change.gain is not None and change.gain >= _MIN_GAIN:
         gain = words.gain_words(change.gain, answer.request.objective)
         plan = words.cluster_words(change.recommendation.cluster)
-        text += f"; {words.in_cents(change.budget)} $/h {gain}: {plan}"
+        text += f"; ${words.in_cents(change.budget)}/h {gain}: {plan}"
     return Note("limits", f"{label.split(',')[0]}: {text}.")
 
 
@@ -227,7 +266,7 @@ def _simulated(first: Recommendation) -> Iterator[Note]:
         return
     spread = first.outlook.spread
     times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
-    bills = f"{words.dollars(spread.p5_usd)} to {words.dollars(spread.p95_usd)} $"
+    bills = f"${words.dollars(spread.p5_usd)} to ${words.dollars(spread.p95_usd)}"
     runs = counted(spread.runs, "time")
     text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}"
     yield Note("simulated", text)
@@ -247,7 +286,7 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
             rivals.append((odds, other))
     if rivals:
         odds, other = max(rivals, key=lambda rival: rival[1].kept_throughput.value)
-        plan = f"{words.cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
+        plan = f"{words.cluster_words(other.cluster)} at ${other.usd_per_hour:.2f}/h"
         text = f"{plan} is faster in {odds:.0%} of cases"
         yield Note("rival", text, "~", "what to measure: --why")
 
@@ -289,8 +328,8 @@ def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
         highest = outlook.costs_usd[1]
     if work.total_budget is not None and highest > float(work.total_budget):
         text = (
-            f"expected bill {words.dollars(outlook.cost_usd)} $; it may be"
-            f" {words.dollars(highest)} $ and more than {words.plain_usd(work.total_budget)} $,"
+            f"expected bill ${words.dollars(outlook.cost_usd)}; it may be"
+            f" ${words.dollars(highest)} and more than ${words.plain_usd(work.total_budget)},"
             " because speed and preemptions are uncertain"
         )
         yield Note("total-budget", text, "!")
@@ -305,18 +344,18 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
         if left:
             yield Note("bill", f"not counted besides VMs: {left}")
         return
-    total = f"{bill.total_usd_per_hour:.2f} $/h"
+    total = f"${bill.total_usd_per_hour:.2f}/h"
     limits = []
-    if bill.total_usd_per_hour > request.budget:
+    if bill.total_usd_per_hour > request.budget and not request.derives_budget:
         total = words.exact_usd(bill.total_usd_per_hour)
-        limits.append(f"{words.plain_usd(request.budget)} $/h")
+        limits.append(f"${words.plain_usd(request.budget)}/h")
     if r.whole_usd is not None:
-        total += f" and {words.dollars(r.whole_usd)} $"
+        total += f" and ${words.dollars(r.whole_usd)}"
         budget = None
         if request.work:
             budget = request.work.total_budget
         if budget is not None and r.whole_usd > budget:
-            limits.append(f"{words.plain_usd(budget)} $")
+            limits.append(f"${words.plain_usd(budget)}")
     names = ", ".join(item.name for item in bill.items)
     text = f"besides VMs: {words.about(bill)}{words.amount(bill, '')} ({names}), {total} in all"
     if limits:

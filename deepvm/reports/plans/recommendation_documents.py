@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,15 @@ _OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "region
 
 
 def document(
-    found: Comparison, why: WhyNot | None = None, placement: Placement | None = None
+    found: Comparison,
+    why: WhyNot | None = None,
+    placement: Placement | None = None,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
+    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes.
+
+    ``warnings``: on how the request was read.
+    """
     answer = found.answers[0]
     request = answer.request
     catalog = _effective(answer)
@@ -66,12 +73,13 @@ def document(
         catalog=catalog,
         speedup=answer.speedup_kind,
         rank="machines" if request.ranks_machines else "plans",
+        derives_budget=request.derives_budget or ABSENT,
         work=ABSENT if request.work is None else _work(request.work, answer.reference),
     )
     parts = With(
         answer,
         request=asked,
-        doubts=doubts(answer),
+        doubts=[*filter(None, warnings), *doubts(answer)],
         configurations=[_plan(found, plan) for plan in found.ranked],
         alternatives=[
             With(values(a.recommendation), objective=a.objective) for a in answer.alternatives

@@ -27,8 +27,10 @@ _WORDS: dict[str, Any] = {
 }
 
 
-def print_report(view: PlanView, why: "WhyNot | None" = None, *, wide: bool = False) -> None:
-    """Table, reasons, alternatives and sources, for a person."""
+def print_report(
+    view: PlanView, why: "WhyNot | None" = None, *, wide: bool = False, all_types: bool = False
+) -> None:
+    """Table, reasons, what could go wrong, what else, and sources, for a person."""
     ranked = view.found.ranked
     several = len(view.found.answers) > 1
     print_text(
@@ -37,6 +39,7 @@ def print_report(view: PlanView, why: "WhyNot | None" = None, *, wide: bool = Fa
         ranked=[placed.recommendation for placed in ranked],
         places=[view.found.place(p.answer.catalog) for p in ranked] if several else [],
         wide=wide,
+        all=all_types,
         units="",
         why=why,
         best=why and why.best,

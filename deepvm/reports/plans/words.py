@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deepvm.core.bill import Bill, BillItem
     from deepvm.core.training.speed import Training
     from deepvm.planner.measurement import NextMeasurement
+    from deepvm.planner.request import PlanRequest
 
 
 _MANY_DIGITS = 1e8
@@ -44,18 +45,48 @@ def gpus_of(r: Recommendation) -> int:
 
 
 def dollars(usd: float) -> str:
-    """``5.00``, ``193``."""
+    """``5.00``, ``1,930``."""
     if usd < 9.995:
         return f"{usd:.2f}"
-    return f"{usd:.0f}"
+    return f"{usd:,.0f}"
 
 
-def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
-    """Expected; the bill is ``193-202 $`` at a good and at a bad time for spot VMs."""
+def gpu_words(cluster: Cluster) -> str:
+    """``4 A10G``; the model as people call it."""
+    gpu = cluster.gpu.gpu
+    if gpu is None:
+        return "-"
+    return f"{cluster.gpu_count * gpu.count} {gpu.name.replace(' Server', '')}"
+
+
+def thousands(value: float) -> str:
+    """Three digits, ``2,320``; thousands and millions in full."""
+    digits = float(f"{value:.3g}")
+    if digits >= 100:
+        return f"{digits:,.0f}"
+    return f"{digits:g}"
+
+
+def time_and_bill(outlook: JobEstimate | None, digits: int = 3) -> tuple[str, str]:
+    """Expected; the bill is ``$193-202`` at a good and at a bad time for spot VMs."""
     if outlook is None or math.isinf(outlook.total_s):
         return "never", "-"
     ends = dict.fromkeys(map(dollars, outlook.costs_usd or [outlook.cost_usd]))
-    return format_seconds(outlook.total_s, digits=3), f"{'-'.join(ends)} $"
+    return format_seconds(outlook.total_s, digits=digits), f"${'-'.join(ends)}"
+
+
+def limits_words(request: PlanRequest) -> str:
+    """``for up to $3/h``, ``for up to $300 within 7 d``."""
+    amounts = []
+    if not request.derives_budget:
+        amounts.append(f"${plain_usd(request.budget)}/h")
+    work = request.work
+    if work is not None and work.total_budget is not None:
+        amounts.append(f"${plain_usd(work.total_budget)}{' in all' if amounts else ''}")
+    words = [f"for up to {' and '.join(amounts)}"] if amounts else []
+    if work is not None and work.deadline_s is not None:
+        words.append(f"within {format_seconds(work.deadline_s)}")
+    return " ".join(words)
 
 
 def lost_words(r: Recommendation) -> str:
@@ -91,12 +122,12 @@ def format_work(throughput: float) -> str:
 
 
 def amount(bill: Bill | BillItem, once: str = " once") -> str:
-    """``0.0438 $/h``, ``4.50 $ once``, or both."""
+    """``$0.04/h``, ``$4.50 once``, or both."""
     parts = []
     if bill.usd_per_hour or not bill.usd_once:
-        parts.append(f"{bill.usd_per_hour:.4f} $/h")
+        parts.append(rate(bill.usd_per_hour))
     if bill.usd_once:
-        parts.append(f"{bill.usd_once:.2f} ${once}")
+        parts.append(f"${bill.usd_once:.2f}{once}")
     return " + ".join(parts)
 
 
@@ -118,8 +149,15 @@ def plain_usd(usd: Decimal) -> str:
 
 
 def exact_usd(usd: Decimal) -> str:
-    """``2.8526 $/h``."""
-    return f"{format_usd(usd)} $/h"
+    """``$2.8526/h``, where prices differ by less than a cent."""
+    return f"${format_usd(usd)}/h"
+
+
+def rate(usd: Decimal) -> str:
+    """``$2.85/h``; four decimals only below one cent."""
+    if 0 < usd < Decimal("0.01"):
+        return f"${usd:.4f}/h"
+    return f"${usd:,.2f}/h"
 
 
 def risk_of(cluster: Cluster) -> ClusterRisk | None:

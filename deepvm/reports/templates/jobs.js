@@ -51,7 +51,7 @@ const runPage = {
         for (const line of chart.querySelectorAll(".line")) {
           const points = line.getAttribute("points").split(" ").map((pair) => pair.split(",").map(Number));
           const value = runPage.valueAt(points, x);
-          if (value !== null) { lines.push(`${line.dataset.name}: ${value.toFixed(Number(line.dataset.digits))} ${line.dataset.unit}`.trim()); }
+          if (value !== null) { lines.push(`${line.dataset.name}: ${line.dataset.unit}${value.toFixed(Number(line.dataset.digits))}`); }
         }
         text = lines.join("\n");
         cursor = chart.querySelector(".cursor");

@@ -75,7 +75,7 @@ const planPage = {
     const show = (amount) => {
       budget = amount;
       const step = steps[planPage.stepAt(steps, amount)], line = one("chosen-line"), dot = one("chosen"), best = one("best");
-      const money = `${String(Number(amount.toFixed(4)))} $/h`;
+      const money = `$${amount.toFixed(2)}/h`;
       one("budget-text").textContent = money;
       slider.setAttribute("aria-valuetext", step ? `${money}: ${step.cells[0]}` : `${money}: nothing is that cheap`);
       const place = planPage.place(x, amount);
@@ -108,8 +108,8 @@ const planPage = {
       if (tip.hidden) { return; }
       const machine = data.machines[row];
       tip.textContent = machine
-        ? `${planPage.machineWords(data.types, machine)}: ${machine[3]} $/h, ${planPage.short(machine[4])} ${data.unit}`
-        : `Best from ${step.from} $/h: ${step.cells[0]}, ${step.cells[1]} $/h, ${step.cells[2]} ${data.unit}`;
+        ? `${planPage.machineWords(data.types, machine)}: $${machine[3].toFixed(2)}/h, ${planPage.short(machine[4])} ${data.unit}`
+        : `Best from $${step.from.toFixed(2)}/h: ${step.cells[0]}, $${step.cells[1]}/h, ${step.cells[2]} ${data.unit}`;
       const box = tip.parentElement.getBoundingClientRect();
       const far = event.clientX - box.left > box.width / 2;
       tip.style.left = far ? "auto" : `${event.clientX - box.left + 14}px`;

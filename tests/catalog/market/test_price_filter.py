@@ -101,11 +101,11 @@ def test_one_bad_zone_costs_that_zone_alone() -> None:
         (note,) = catalog.provenance.notes
         assert "spot prices of us-east-1: 2 prices left out that cannot be true: " in note
         assert (
-            "g4dn.xlarge on the spot market in use1-az4 at 0.000001 $/h is below 2 % of its"
+            "g4dn.xlarge on the spot market in use1-az4 at $0.000001/h is below 2 % of its"
             " on-demand"
             " price, 0.5260" in note
         )
-        assert "use1-az5 at 999999.0000 $/h is above 10 times its on-demand price" in note
+        assert "use1-az5 at $999999.0000/h is above 10 times its on-demand price" in note
 
 
 def test_a_type_whose_spot_prices_are_all_bad_has_none() -> None:
@@ -132,7 +132,7 @@ def test_a_type_without_any_price_left_is_absent_with_the_reason() -> None:
     assert "c5.xlarge" not in catalog.by_name
     assert catalog.absent["c5.xlarge"] == "c5.xlarge has no price in us-east-1"
     (note,) = catalog.provenance.notes
-    assert "c5.xlarge on demand at 0.000001 $/h is below 0.0005 $/h" in note
+    assert "c5.xlarge on demand at $0.000001/h is below $0.0005/h" in note
 
 
 def test_without_on_demand_prices_spot_prices_are_judged_by_each_other() -> None:
@@ -199,7 +199,7 @@ def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:
         "no type has a price in region us-east-1 that can be true; on-demand prices of us-east-1:"
         in text
     )
-    assert "at 0.000001 $/h is below 0.0005 $/h, less than any VM costs" in text
+    assert "at $0.000001/h is below $0.0005/h, less than any VM costs" in text
     assert "'--prices snapshot'" in text and "--catalog" in text
     assert "catalog refresh" not in text and caught.value.exit_code == 4
 
@@ -248,7 +248,7 @@ def test_a_users_own_price_is_kept_and_doubted_with_its_place(
     (doubt,) = catalog.provenance.doubts
     assert (
         doubt.startswith(f"{path}:{place}")
-        and "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand" in doubt
+        and "spot_usd_per_hour: $0.000001/h is below 2 % of its on-demand" in doubt
     )
 
 
@@ -257,8 +257,8 @@ def test_a_users_zone_and_on_demand_price(tmp_path: Path) -> None:
     path = written(tmp_path, ".json", spot_zones=zones, on_demand_usd_per_hour=0.0001)
     doubts = load_catalog(path).provenance.doubts
     assert len(doubts) == 2
-    assert any("on_demand_usd_per_hour: 0.0001 $/h is below 0.0005 $/h" in d for d in doubts)
-    assert any("spot_zones[1].usd_per_hour: 90000.0000 $/h is above 10000 $/h" in d for d in doubts)
+    assert any("on_demand_usd_per_hour: $0.0001/h is below $0.0005/h" in d for d in doubts)
+    assert any("spot_zones[1].usd_per_hour: $90000.0000/h is above $10000/h" in d for d in doubts)
 
 
 @pytest.mark.parametrize("name", ["paper", "simulated"])
@@ -297,6 +297,6 @@ def test_of_two_prices_that_disagree_the_one_that_is_like_its_peers_stays(name: 
     assert [z.usd_per_hour for z in catalog[name].spot_zones] == [Decimal("0.19"), Decimal("0.21")]
     assert refused(catalog, "on-demand") == 1 and refused(catalog, "spot") == 1
     assert (
-        f"{name} on demand at 0.0180 $/h is below 1/10 of its spot price, 0.2100 $/h"
+        f"{name} on demand at $0.0180/h is below 1/10 of its spot price, $0.2100/h"
         in catalog.provenance.notes[0]
     )

@@ -124,7 +124,7 @@ def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
     (warning,) = [line for line in result.stderr.splitlines() if "on-demand price" in line]
     assert warning.startswith(f"warning: {path}:") and f": {place}: " in warning
     assert (
-        "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h" in warning
+        "spot_usd_per_hour: $0.000001/h is below 2 % of its on-demand price, $0.5260/h" in warning
     )
 
 

@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         ),
         (
             {"machines": {"type": "g4dn.xlarge", "market": "on-demand"}},
-            "1 x g4dn.xlarge on-demand; up to 0.5260 $/h",
+            "1 x g4dn.xlarge on-demand; up to $0.5260/h",
         ),
         (
             {"anchor": {"type": "m7g.large"}},
@@ -74,7 +74,7 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
         "run", plan, "--total-usd", "5", "--dry-run", "--", "python", "own.py", "5", "0"
     )
     assert code == 0 and "simulated on this computer; --cloud aws rents" in err
-    assert out.startswith("own: 1 x ") and out.endswith(" $/h in local, 5 $ in all\n")
+    assert out.startswith("own: 1 x ") and out.endswith("/h in local, $5 in all\n")
     code, out, _ = run("run", plan, "--name", "mine", "--dry-run", "--", "torchrun", "My_Net.py")
     assert code == 0 and out.startswith("mine: 1 x ")
     assert run("run", plan, "--dry-run", "--", "torchrun", "My_Net.py")[1].startswith(
@@ -118,7 +118,7 @@ def test_plans_and_commands_that_cannot_be(
 
 def test_a_total_of_the_command_line_is_one_of_the_budget(home: Home, run: Run) -> None:
     job = home.job("cheap", "python own.py 5 0", budget={"total_usd": 9, "usd_per_hour": 1})
-    assert ", 2 $ in all" in run("run", str(job), "--total-usd", "2", "--dry-run")[1]
+    assert ", $2 in all" in run("run", str(job), "--total-usd", "2", "--dry-run")[1]
     assert (
         run("run", str(job), "--total-usd", "2", "--dry-run", "-o", "json")[1].count(
             '"total_usd": 2.0'

@@ -180,7 +180,7 @@ def test_a_terminal_is_asked(home: Home) -> None:
     code, shown = answered(home, job, "n\n")
     assert code == 1 and "Start it as it is (--no-resume-check)? [y/N]" in shown
     code, shown = answered(home, job, "y\nn\n")
-    assert code == 1 and "1 x host on-demand; up to 2.0000 $/h" in shown
+    assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
     assert "Spend up to $2.00/h, without a limit in all (--total-usd sets one)? [y/N]" in shown
     code, shown = answered(home, job, "\n", "--no-resume-check", "--total-usd", "5")
     assert code == 1 and "Spend up to $5.00? [y/N]" in shown

@@ -334,11 +334,11 @@ def test_clouds_may_be_listed_with_commas(run: Run) -> None:
 
 
 def test_another_cloud_that_comes_first_for_a_little_more_is_named(run: Run) -> None:
-    """8 H100 of Nebius cost 10.00 $/h by the sample, one costs 1.25."""
+    """8 H100 of Nebius cost $10.00/h by the sample, one costs 1.25."""
     code, out, err = run("recommend", "--cloud", "nebius,aws", "--pw", "9.99", *RESNET)
     assert code == 0, err
     assert re.search(r"^AWS .* 9\.87 ", out, re.MULTILINE)
-    assert "for 10.00 $/h Nebius comes first: 1 x gpu-h100-sxm_8gpu-128vcpu-1600gb (spot)" in out
+    assert "for $10.00/h Nebius comes first: 1 x gpu-h100-sxm_8gpu-128vcpu-1600gb (spot)" in out
     for budget in ("10", "8"):  # it is first; it is too far
         assert (
             "comes first:"
@@ -732,7 +732,7 @@ def test_each_cloud_of_a_table_has_what_comes_besides_vms(run: Run) -> None:
     aws, gcp = (
         next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google")
     )
-    assert "+ 9." in aws and "?" not in aws  # 100 x 0.09 $, and boot
-    assert "+ 12." in gcp and "+ ?" in gcp  # 100 x 0.12 $; Google has no gp3
+    assert "+ 9." in aws and "?" not in aws  # 100 x $0.09, and boot
+    assert "+ 12." in gcp and "+ ?" in gcp  # 100 x $0.12; Google has no gp3
     code, _, err = run(*SEVERAL, "--disk", "100GB", "--disk-type", "gp9")
     assert code == 2 and "--disk-type" in err

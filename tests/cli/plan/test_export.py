@@ -174,7 +174,7 @@ def test_a_price_limit(plan: Path) -> None:
     words = ["export", plan, "--to", "terraform"]
     result = good(*words)
     assert (
-        "Note: limit: 3.42312 $/h for all VMs, the plan's 2.8526 $/h + 20 %; --max-price sets"
+        "Note: limit: $3.42312/h for all VMs, the plan's $2.8526/h + 20 %; --max-price sets"
         " another" in result.stderr
     )
     fleet = json.loads(good(*words, "--max-price", "3").stdout)["resource"]["aws_ec2_fleet"][
@@ -185,7 +185,7 @@ def test_a_price_limit(plan: Path) -> None:
     }
     error = refused(*words, "--max-price", "2.8525")
     assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("max_price", 2)
-    assert "2.8525" in str(error) and "at least what the plan costs, 2.8526 $/h" in str(error)
+    assert "2.8525" in str(error) and "at least what the plan costs, $2.8526/h" in str(error)
     for odd in ("", "0", "-3", "three", "nan", "inf"):
         assert str(refused(*words, f"--max-price={odd}")).startswith("max_price: ")
     assert "with --to torchrun only --command, --job, --package, --persist" in str(
@@ -198,18 +198,18 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     result = good(*words)
     (zone,) = json.loads(result.stdout)["data"]["aws_availability_zone"].values()
     assert zone == {"zone_id": "use1-az4"}
-    # 0.1601 $/h is 1.01458 times the plan's spot price, and so is this of its 2.8526 $/h.
+    # $0.1601/h is 1.01458 times the plan's spot price, and so is this of its $2.8526/h.
     dear = (
-        "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price"
+        "left out as too dear for the limit: use1-az1 (us-east-1b) at $0.1601/h; --max-price"
         " 2.894178 takes"
     )
     assert dear in result.stderr
     assert "left out" not in good(*words[:-1], "2.894178").stderr
     assert "left out" in good(*words[:-1], "2.894177").stderr
     error = refused(*words, "--zone", "use1-az1")  # 17 x 0.1601 + 0.17
-    assert "at least what it costs in use1-az1, 2.8917 $/h" in str(error)
+    assert "at least what it costs in use1-az1, $2.8917/h" in str(error)
     chosen = good("export", plan, "--to", "terraform", "--zone", "use1-az1").stderr
-    assert "the 2.8917 $/h that it costs in use1-az1 + 20 %" in chosen
+    assert "the $2.8917/h that it costs in use1-az1 + 20 %" in chosen
     error = refused(*words, "--subnet", "use1-az1=subnet-1")
     assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a)")
     good(*words, "--zone", "use1-az4", "--subnet", "us-east-1a=subnet-1")
@@ -218,7 +218,7 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
 
 
 def dear_zones() -> str:
-    """8 x 0.21 + 0.2 = 1.88 $/h in use1-az2; use1-az1 has no memory nodes.
+    """8 x 0.21 + 0.2 = $1.88/h in use1-az2; use1-az1 has no memory nodes.
 
     Use1-az3 costs 2.28, asked for were 2.
     """
@@ -240,7 +240,7 @@ def exported_zones(*words: object, given: str) -> tuple[list[str], str]:
 
 
 def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_for() -> None:
-    """Whoever names no limit asked for at most 2 $/h: no VM may start where the cluster costs more
+    """Whoever names no limit asked for at most $2/h: no VM may start where the cluster costs more
     than that today.
     """
     given = dear_zones()
@@ -261,13 +261,13 @@ def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_f
     zones, notes = exported_zones(given=given)
     assert zones == ["use1-az2"]
     assert (
-        "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was"
+        "left out: use1-az3, because there it would cost more than the $2.0000/h that was"
         " asked for" in notes
     )
-    # 2.00 $/h
+    # $2.00/h
     assert exported_zones(given=given.replace("0.26", "0.225"))[0] == ["use1-az2", "use1-az3"]
     zones, notes = exported_zones("--max-price", 2.2, given=given)
-    assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at 0.2600 $/h" in notes
+    assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at $0.2600/h" in notes
     for zone in ("use1-az1", "use1-az3"):
         subnet = f"{zone}=subnet-1"
         error = refused("export", "-", "--to", "terraform", "--subnet", subnet, given=given)
@@ -280,7 +280,7 @@ def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> 
         "export", "-", "--to", "skypilot", "--output-dir", tmp_path, given=dear_zones()
     ).stderr
     assert (
-        "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was"
+        "left out: use1-az3, because there it would cost more than the $2.0000/h that was"
         " asked for" in notes
     )
     assert "--zone or --max-price takes it anyway" in notes
@@ -346,9 +346,7 @@ def test_a_limit_above_what_was_asked_for_is_said() -> None:
     changed = document()
     changed["request"] = {"pw_usd_per_hour": 3}
     notes = good("export", "-", "--to", "terraform", given=json.dumps(changed)).stderr
-    assert (
-        "+ 20 %; --max-price sets another, such as the 3 $/h that the plan was asked for" in notes
-    )
+    assert "+ 20 %; --max-price sets another, such as the $3/h that the plan was asked for" in notes
 
 
 def test_a_limit_that_cannot_be_split_or_is_none(plan: Path) -> None:
@@ -366,7 +364,7 @@ def test_aws_takes_no_limit_of_a_tenth_of_a_cent() -> None:
     configuration["gpu"] |= {"spot_usd_per_hour": 0.0005, "zones": None}
     configuration |= {"memory": None, "usd_per_hour": 0.0085, "zone": None}
     error = refused("export", "-", "--to", "terraform", given=json.dumps(changed))
-    assert "0.000600 $/h for each spot VM, and AWS accepts only more than 0.001" in str(error)
+    assert "$0.000600/h for each spot VM, and AWS accepts only more than 0.001" in str(error)
     good("export", "-", "--to", "terraform", "--max-price", "0.0171", given=json.dumps(changed))
 
 
@@ -401,9 +399,9 @@ def test_bad_plans(tmp_path: Path) -> None:
     )
     changed = document()
     changed["configurations"] = []
-    changed["reason"] = "no cluster costs at most 0.1 $/h"
+    changed["reason"] = "no cluster costs at most $0.1/h"
     error = refused("export", "-", "--to", "skypilot", given=json.dumps(changed))
-    assert "the plan has no configuration: no cluster costs at most 0.1 $/h" in str(error)
+    assert "the plan has no configuration: no cluster costs at most $0.1/h" in str(error)
     assert isinstance(error, CatalogFormatError) and error.exit_code == 4
 
 

@@ -34,8 +34,9 @@ def test_it_shows_what_the_screen_shows(run: Run) -> None:
     assert code == 0 and len(out) < 300_000
     screen = run(*words)[1]
     answer = table(page, "answer")
-    for cell in ("1 x p5.48xlarge spot", "no spot", "published"):
+    for cell in ("1 x p5.48xlarge spot", "no spot"):
         assert cell in screen and cell in answer
+    assert "published" in answer and "published" in run(*words, "--why")[1]
 
 
 def test_its_command_line_gives_the_same_page(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

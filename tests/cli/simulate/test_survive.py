@@ -140,7 +140,7 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
     assert (other["zone"], other["evidence"]["prices"]) == ("use1-az2", None)
     code, out, _ = run(*ASK, "--count", "2", "--history", str(clone.folder), "--max-price", "0.3")
     assert code == 0
-    assert "the price stays at or below 0.3000 $/h" in out
+    assert "the price stays at or below $0.3000/h" in out
 
 
 @pytest.mark.system

@@ -54,12 +54,12 @@ def test_all_real_prices_are_plausible() -> None:
 
 def test_an_on_demand_price_is_compared_with_its_peers() -> None:
     for name, price, why in [
-        ("g4dn.xlarge", "0.00000001", "below 0.0005 $/h, less than any VM costs"),
-        ("g4dn.xlarge", "999999", "above 10000 $/h, more than any VM costs"),
-        ("g4dn.xlarge", "0.01", "below 1/25 of the median of family g4dn for 4 vCPUs, 0.3010 $/h"),
-        ("g4dn.xlarge", "10", "above 25 times the median of family g4dn for 4 vCPUs, 0.3760 $/h"),
-        ("p5.48xlarge", "0.1", "below 1/50 of the median of all types for 192 vCPUs, 13.0560 $/h"),
-        ("c5.xlarge", "30", "above 50 times the median of all types for 4 vCPUs, 0.3760 $/h"),
+        ("g4dn.xlarge", "0.00000001", "below $0.0005/h, less than any VM costs"),
+        ("g4dn.xlarge", "999999", "above $10000/h, more than any VM costs"),
+        ("g4dn.xlarge", "0.01", "below 1/25 of the median of family g4dn for 4 vCPUs, $0.3010/h"),
+        ("g4dn.xlarge", "10", "above 25 times the median of family g4dn for 4 vCPUs, $0.3760/h"),
+        ("p5.48xlarge", "0.1", "below 1/50 of the median of all types for 192 vCPUs, $13.0560/h"),
+        ("c5.xlarge", "30", "above 50 times the median of all types for 4 vCPUs, $0.3760/h"),
     ]:
         doubt = market(**{name.replace(".", "_"): price}).on_demand(name, Decimal(price))
         assert doubt is not None and doubt.why == why
@@ -68,15 +68,15 @@ def test_an_on_demand_price_is_compared_with_its_peers() -> None:
 
 def test_a_spot_price_is_compared_with_the_on_demand_price() -> None:
     for on_demand, price, why in [
-        ("0.526", "0.00000001", "below 2 % of its on-demand price, 0.5260 $/h"),
-        ("0.526", "0.010519", "below 2 % of its on-demand price, 0.5260 $/h"),
+        ("0.526", "0.00000001", "below 2 % of its on-demand price, $0.5260/h"),
+        ("0.526", "0.010519", "below 2 % of its on-demand price, $0.5260/h"),
         ("0.526", "0.01052", None),
         ("0.526", "0.53", None),  # dearer than on demand is legal
         ("0.526", "5.26", None),
-        ("0.526", "5.260001", "above 10 times its on-demand price, 0.5260 $/h"),
-        (None, "0.0002", "below 0.0005 $/h, less than any VM costs"),
+        ("0.526", "5.260001", "above 10 times its on-demand price, $0.5260/h"),
+        (None, "0.0002", "below $0.0005/h, less than any VM costs"),
         (None, "0.15", None),
-        (None, "200", "above 250 times the median of family g4dn for 4 vCPUs, 0.3010 $/h"),
+        (None, "200", "above 250 times the median of family g4dn for 4 vCPUs, $0.3010/h"),
         # The on-demand price is the one that is wrong: the spot price is judged by the family.
         ("0.00000001", "0.15", None),
         ("9999", "0.15", None),
@@ -91,16 +91,16 @@ def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong() -
             "0.02",
             "0.21",
             "on-demand",
-            "below 1/10 of its spot price, 0.2100 $/h, which is nearer to the median",
+            "below 1/10 of its spot price, $0.2100/h, which is nearer to the median",
         ),
         (
             "9",
             "0.15",
             "on-demand",
-            "above 50 times its spot price, 0.1500 $/h, which is nearer to the median",
+            "above 50 times its spot price, $0.1500/h, which is nearer to the median",
         ),
-        ("0.526", "5.5", "spot", "above 10 times its on-demand price, 0.5260 $/h"),
-        ("0.526", "0.01", "spot", "below 2 % of its on-demand price, 0.5260 $/h"),
+        ("0.526", "5.5", "spot", "above 10 times its on-demand price, $0.5260/h"),
+        ("0.526", "0.01", "spot", "below 2 % of its on-demand price, $0.5260/h"),
         ("0.526", "0.15", "", ""),
         ("0.05", "0.5", "", ""),  # far from each other, and not too far
     ]:

@@ -55,7 +55,7 @@ def test_integer_program_is_right_or_in_doubt_at_extreme_prices(case: Case) -> N
 @settings(max_examples=examples(100))
 @given(case=cases("absurd"))
 def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
-    """At 100 000 $/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
+    """At 100 $000/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
     answer = solve(case.catalog, case.request)
     expected = oracle.answer(case.catalog, case.request)
     assert [

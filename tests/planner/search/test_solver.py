@@ -125,7 +125,7 @@ class TestBackend:
 
 
 class TestExactCheck:
-    """HiGHS's tolerances are real: it takes plans that cost a micro-dollar too much at 100 000 $/h
+    """HiGHS's tolerances are real: it takes plans that cost a micro-dollar too much at 100 $000/h
     a VM.
     """
 
@@ -143,7 +143,7 @@ class TestExactCheck:
             default_speedup="ring",
             n_sat=SaturationTable((1.0,), (1,)),
         )
-        # 7 + 8 nodes cost 1 099 999.999985 $/h with c1: 3 micro-dollars more than this.
+        # 7 + 8 nodes cost 1 099 $999.999985/h with c1: 3 micro-dollars more than this.
         request = PlanRequest(
             budget=Decimal("1099999.999982"), max_nodes=12, top=2, architectures=("tiering",)
         )

@@ -61,7 +61,7 @@ def test_at_a_glance() -> None:
     assert shown(80) == [
         "resnet-7: running, generation 3, step 250 of 1000 (25%), 2 steps/s,",
         "  6.2 min left",
-        "0.2262 $ of 5 $ so far, 0.316 $/h now, 0.2591 $ expected, version 240 is safe,",
+        "$0.2262 of $5 so far, $0.316/h now, $0.2591 expected, version 240 is safe,",
         "  5 saves, 1 preemption, 12 steps lost",
         "machine  type         state               alive       $",
         "m2       g4dn.xlarge  goes in 90 s       60 min  0.1569",

@@ -91,7 +91,7 @@ def test_a_reader_without_scripts_has_it_all(page: Page) -> None:
     assert len([t for t in page.all("table")]) == 5
     machines = page.by_id("part-machine-table").text
     assert all(m["id"] in machines for m in job.document["machines"])
-    assert f"{job.document['cost_usd']:.2f} $" in body and "less than on demand" in body
+    assert f"${job.document['cost_usd']:.2f}" in body and "less than on demand" in body
     assert "version" in page.by_id("event-rows").text
     assert {e.attributes["id"] for e in page.elements if "hidden" in e.attributes} == {
         "tip",
@@ -153,8 +153,8 @@ def test_a_job_of_which_nothing_is_known_yet() -> None:
 def test_the_budget() -> None:
     for usd, said in [
         (None, ""),
-        (0.005, "budget, 0.005 $"),
-        (1000.0, "The budget of 1000 $ is far above"),
+        (0.005, "budget, $0.005"),
+        (1000.0, "The budget of $1000 is far above"),
     ]:
         text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
         assert said in text and ("line budget" in text) is (usd == 0.005)
@@ -193,7 +193,7 @@ def test_what_was_paid_by_when(over: bool) -> None:
     )
     assert bends[-1].head_usd == pytest.approx(document["head_usd"])
     assert all(a.usd <= b.usd and a.x_s < b.x_s for a, b in zip(bends, bends[1:], strict=False))
-    assert f"<dt>Paid</dt><dd><b>{bends[-1].usd:.2f} $</b>" in RunPage(job).render()
+    assert f"<dt>Paid</dt><dd><b>${bends[-1].usd:.2f}</b>" in RunPage(job).render()
 
 
 def test_a_type_without_a_price_is_named() -> None:

@@ -194,7 +194,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     )
     assert page.all("code")[0].text.strip() == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
-    assert "llama-8b, sharded" in header and "Clusters for at most 30 $/h" in header
+    assert "llama-8b, sharded" in header and "Clusters for at most $30/h" in header
     assert f"deepvm {deepvm.__version__} at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
 
 
@@ -227,7 +227,7 @@ def test_a_job_has_time_and_bill_or_never_ends() -> None:
 
 def test_a_budget_that_buys_nothing_says_what_would_help() -> None:
     page = read_page(written(recommend(paper(), "0.3")))
-    assert "Nothing is feasible for 0.3 $/h" in page.all("h1")[0].text
+    assert "Nothing is feasible for $0.3/h" in page.all("h1")[0].text
     assert "raise the budget" in page.by_id("answer").text
     assert page.by_id("chosen").attributes["visibility"] == "hidden"
     assert "0.3242" in page.by_id("limits").text

@@ -77,7 +77,7 @@ def test_lines_are_time_and_bill_of_each_policy(rows: list[SweepRow]) -> None:
         line = lines_of(axes)["DeepVM"]
         assert line.get_xdata().tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3]
         assert np.asarray(line.get_ydata()) == pytest.approx(figures, nan_ok=True)
-        assert math.isnan(line.get_ydata()[0])  # nothing is feasible for 0 $/h
+        assert math.isnan(line.get_ydata()[0])  # nothing is feasible for $0/h
     assert time.get_xlim()[0] <= 0
 
 

@@ -48,22 +48,22 @@ def test_the_line_names_the_zone_and_the_next_best() -> None:
         (
             (),
             (
-                "Zone: a1 (here-a), where g costs 0.3000 $/h on the spot market; next best: b2"
-                " (here-b) with 0.3100, 2.8900 $/h for the cluster."
+                "Zone: a1 (here-a), where g costs $0.3000/h on the spot market; next best: b2"
+                " (here-b) with 0.3100, $2.8900/h for the cluster."
             ),
         ),
         (
             ("c3", "b2"),
             (
-                "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in"
+                "Zone: b2 (here-b), where g costs $0.3100/h on the spot market (it is cheapest in"
                 " a1 (here-a) with 0.3000, which does not offer m); next best: c3 (here-c) with"
-                " 0.3500, 3.2500 $/h for the cluster."
+                " 0.3500, $3.2500/h for the cluster."
             ),
         ),
         (
             ("b2",),
             (
-                "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in"
+                "Zone: b2 (here-b), where g costs $0.3100/h on the spot market (it is cheapest in"
                 " a1 (here-a) with 0.3000, which does not offer m); no other zone has g on the spot"
                 " market and memory nodes for it."
             ),

@@ -21,7 +21,7 @@ KNOWN = {
     "deepvm": {
         "table-2, g4dn.xlarge",
         "table-4, mean of the rows, c",
-        "figure-7, budgets > 2.5 $/h, NoScale < Cost-First",
+        "figure-7, budgets > $2.5/h, NoScale < Cost-First",
         "figure-7, PW at which Performance-First falls",
         "table-7, Cost-First over 1st, cost",
     },

@@ -66,7 +66,7 @@ def ordinary_price(rng: random.Random) -> int:
 
 
 def extreme_price(rng: random.Random) -> int:
-    """From the cheapest VM to the dearest that anybody rents out (250 $/h), often a micro-dollar
+    """From the cheapest VM to the dearest that anybody rents out ($250/h), often a micro-dollar
     apart.
     """
     return rng.choice(

@@ -287,11 +287,12 @@ def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
         "total_budget": shop["most_usd"],
         "rank": "plans",
     }
-    return PlanRequest.parse(Decimal(shop["budget"]) / 10**6, **(asked | options))
+    budget = None if shop["budget"] is None else Decimal(shop["budget"]) / 10**6
+    return PlanRequest.parse(budget, **(asked | options))
 
 
 def plain_gpu(speed: Any, **changes: Any) -> dict[str, Any]:
-    """A type at 0.3 $/h spot and 1 $/h on demand whose speeds are this table."""
+    """A type at $0.3/h spot and $1/h on demand whose speeds are this table."""
     fields = {
         "spot": {"": 300_000},
         "zones": (),
@@ -310,7 +311,7 @@ def plain_gpu(speed: Any, **changes: Any) -> dict[str, Any]:
 
 
 def plain_node(**changes: Any) -> dict[str, Any]:
-    """A memory node of 16 GiB at 0.2 $/h."""
+    """A memory node of 16 GiB at $0.2/h."""
     fields = {"on_demand": 200_000, "gib": 16.0, "network": 25.0, "baseline": None, "vcpus": 4}
     return fields | {"family": "Standard", "zones": ()} | changes
 

@@ -17,6 +17,7 @@ MONTH_S = 365.25 / 12 * 86400
 BANDS = {0: 0.025, 1: 0.075, 2: 0.125, 3: 0.175, 4: 0.25, None: 0.25}
 START_S = (62 + 218) / 2 + (143.2 + 183.2) / 2
 TIE = 1e-9
+Z80 = 1.2815515655446004
 GROWTH = 0.05
 """How much less is known of a speed with each e-fold of VMs."""
 
@@ -46,10 +47,15 @@ class Plan(NamedTuple):
 # --- what preemptions leave -----------------------------------------------------------------------
 
 
-def life_s(shop: dict[str, Any], gpu: dict[str, Any]) -> float:
-    """Of one spot VM: the user's figure, else the geometric mean of four hours and AWS's band."""
+def life_s(shop: dict[str, Any], gpu: dict[str, Any], *, bad: bool = False) -> float:
+    """Of one spot VM: the user's figure, else the geometric mean of four hours and AWS's band.
+
+    ``bad``: at a bad time, four hours.
+    """
     if shop["life_s"] is not None:
         return float(shop["life_s"])
+    if bad:
+        return 4 * 3600
     return math.sqrt(4 * 3600 * -MONTH_S / math.log(1 - BANDS[gpu["band"]]))
 
 
@@ -61,7 +67,13 @@ def received_s(shop: dict[str, Any]) -> float:
 
 
 def kept(
-    shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, architecture: str
+    shop: dict[str, Any],
+    gpu: dict[str, Any],
+    count: int,
+    spot: int,
+    architecture: str,
+    *,
+    bad: bool = False,
 ) -> float:
     """Share of the throughput that is left with the best time between two saves."""
     if not spot:
@@ -75,7 +87,7 @@ def kept(
     stall, moved = max(0.01, each / gpu["gpus"] / 6e9), parts * each / reach
     if architecture == "tiering":
         moved = max(moved, received_s(shop))
-    rate = max(1e-15, spot / life_s(shop, gpu))
+    rate = max(1e-15, spot / life_s(shop, gpu, bad=bad))
     work = max(math.sqrt(2 * stall / rate), moved)
     waiting = rate * (START_S + 2 * moved)
     if waiting + rate * (work + stall) > 700:
@@ -234,11 +246,14 @@ def _plan(
     vcpus = n * gpu["vcpus"] + (m * node["vcpus"] if m else 0)
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
     trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
-    late = _late(
-        shop["deadline_s"],
-        total_s,
-        math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01),
-    )
+    sd = math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01)
+    late = _late(shop["deadline_s"], total_s, sd)
+    if shop["most_usd"] is not None:
+        # Four runs of five are not slower than this
+        slow = speed * kept(shop, gpu, n, spot, architecture, bad=True) / math.exp(Z80 * sd)
+        slow_s = START_S + shop["units"] / slow if slow else math.inf
+        if price * slow_s > shop["most_usd"] * 3600 * 10**6 * (1 + 1e-12):
+            late = 1.0
     zone = zone if spot else ""
     return Plan(
         architecture, name, n, memory, m, price, zone, value, vcpus, band, trusted, gpu["sd"], late

@@ -126,7 +126,7 @@ def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = 
         if limit := _limit(most_usd_per_hour):
             reasons += (
                 "; perhaps it costs more than the limit of the job (budget.max_price) leaves it,"
-                f" {limit} $/h"
+                f" ${limit}/h"
             )
     return f"{pool.instance_type} in {pool.zone}, {pool.market}: {reasons}"
 

@@ -1,0 +1,64 @@
+"""A total budget and a deadline without a budget per hour."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.command import Run
+
+WORK = ["--model", "vit-b", "--epochs", "90", "--dataset-size", "1.28M", "--offline"]
+BOTH = ["--total-budget", "300", "--deadline", "7d"]
+
+
+def test_the_students_question(run: Run) -> None:
+    code, out, _ = run("recommend", *BOTH, *WORK)
+    assert code == 0
+    lines = out.splitlines()
+    assert len(lines) <= 15 and max(map(len, lines)) <= 78
+    assert lines[0].startswith("vit-b, 90 epochs, for up to $300 within 7 d on AWS us-east-1")
+    assert "90 epochs" in lines[2] and "GPUs" in lines[2]
+    assert [line.split()[0] for line in lines[3:5]] == ["first", "cheapest"]
+
+
+def test_the_documents_say_which_budget_follows(run: Run) -> None:
+    found = json.loads(run("recommend", *BOTH, *WORK, "-o", "json")[1])
+    first = found["configurations"][0]
+    assert found["request"]["pw_derived"] is True
+    assert 0 <= found["request"]["pw_usd_per_hour"] - first["usd_per_hour"] < 0.01
+    assert first["expected"]["total_cost_usd"] <= 300
+    assert first["expected"]["makespan_s"] <= 7 * 86400
+    (cheap,) = [a for a in found["alternatives"] if a["objective"] == "total-cost"]
+    assert cheap["expected"]["total_cost_usd"] < first["expected"]["total_cost_usd"]
+    asked = json.loads(run("recommend", "--pw", "3", *WORK, "-o", "json")[1])
+    assert "pw_derived" not in asked["request"]
+
+
+def test_one_of_the_two_is_enough(run: Run) -> None:
+    out = run("recommend", "--total-budget", "300", *WORK)[1]
+    assert "for up to $300 on AWS" in out
+    late = run("recommend", "--deadline", "7d", *WORK)[1]
+    assert late.splitlines()[3].startswith("cheapest")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--total-budget", "300"], "--model vit-b --epochs 90 --dataset-size 1.28M"),
+        ([], "--pw: not given"),
+        (["--total-budget", "0.01", *WORK], "o cluster is expected to finish"),
+        (["--deadline", "1s", *WORK], "othing is expected to end within 1 s"),
+    ],
+)
+def test_what_is_missing_is_named(words: list[str], said: str, run: Run) -> None:
+    code, out, err = run("recommend", *words)
+    assert code in (2, 3) and said in err + out
+
+
+def test_a_bare_number_may_be_meant_as_a_total(run: Run) -> None:
+    said = "300 was read as $300/h; a total for the whole job: --total-budget 300"
+    assert said in run("recommend", "300", "--offline")[2]
+    found = json.loads(run("recommend", "300", "--offline", "-o", "json")[1])
+    assert said in found["doubts"]
+    for words in (["--pw", "300"], ["30"]):
+        assert "--total-budget" not in run("recommend", *words, "--offline")[2]
