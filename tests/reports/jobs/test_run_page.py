@@ -112,9 +112,9 @@ def test_headings_regions_and_pictures_have_names(page: Page) -> None:
     ]
     for e in page.elements:
         assert set(str(e.attributes.get("aria-labelledby", "")).split()) <= set(ids)
-        if e.attributes.get("role") in ("region", "img"):
+        if e.attributes.get("role") in ("group", "img"):
             assert e.attributes["aria-label"]
-        if e.attributes.get("role") == "region":
+        if e.attributes.get("role") == "group":
             assert e.attributes["tabindex"] == "0"
 
 

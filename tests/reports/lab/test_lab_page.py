@@ -160,7 +160,7 @@ def test_headings_regions_and_labels(page: Page) -> None:
     assert len(set(ids)) == len(ids) and len(page.all("h1")) == 1
     for e in page.elements:
         assert set(str(e.attributes.get("aria-labelledby", "")).split()) <= set(ids)
-        if e.attributes.get("role") in ("region", "img"):
+        if e.attributes.get("role") in ("group", "img"):
             assert e.attributes["aria-label"]
 
 

@@ -120,7 +120,9 @@ def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
 
 
 def test_a_reader_without_scripts_has_the_answer(page: Page, trained: Recommendations) -> None:
-    answer = next(t for t in page.all("table") if t.attributes.get("class") == "answer").text
+    answer = next(
+        t for t in page.all("table") if t.attributes.get("class") == "stacked answer"
+    ).text
     for label in (
         "first choice",
         "best value",
@@ -152,8 +154,8 @@ def test_headings_regions_and_labels(page: Page) -> None:
         *("answer", "frontier", "types", "limits", "doubts", "sources", "repeat")
     ]
     assert page.all("html")[0].attributes["lang"] == "en"
-    for region in (e for e in page.elements if e.attributes.get("role") == "region"):
-        assert region.attributes["aria-label"] and region.attributes["tabindex"] == "0"
+    for group in (e for e in page.elements if e.attributes.get("role") == "group"):
+        assert group.attributes["aria-label"] and group.attributes["tabindex"] == "0"
 
 
 def test_each_step_stands_in_the_table_and_in_the_data(
@@ -161,7 +163,7 @@ def test_each_step_stands_in_the_table_and_in_the_data(
 ) -> None:
     found = trained.frontier
     assert [s["from"] for s in data_of(page)["steps"]] == [float(s.budget) for s in found.steps]
-    (table,) = [t.text for t in page.all("table") if t.attributes.get("class") == "steps"]
+    (table,) = [t.text for t in page.all("table") if t.attributes.get("class") == "stacked steps"]
     assert all(cluster_words(s.recommendation.cluster) in table for s in found.steps)
     assert len(data_of(page)["machines"]) > 300
 
@@ -200,7 +202,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
 
 def test_without_a_model_eflops_are_shown_without_intervals() -> None:
     page = read_page(written(recommend(paper(), 3)))
-    (answer,) = [t for t in page.all("table") if t.attributes.get("class") == "answer"]
+    (answer,) = [t for t in page.all("table") if t.attributes.get("class") == "stacked answer"]
     assert "eFLOPS" in answer.text and "interval" not in page.by_id("frontier").text
     assert "preemption" not in page.by_id("frontier").text
     assert "published" in answer.text and "lost to preemption" not in answer.text
