@@ -13,6 +13,7 @@ ABOVE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 """Pages that stand above docs/, and what they are called on the site."""
 MODULE = re.compile(r"\]\(\.\./\.\./(deepvm/[\w/]+\.py)\)")
@@ -39,4 +40,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name, target in ABOVE.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{name}", f"]({up}{target}", markdown)
     markdown = MODULE.sub(r"](../\1.txt)", markdown)
-    return re.sub(r"^```(\w+) \w+$", r"```\1", markdown, flags=re.MULTILINE)
+    return re.sub(r"^```(\w+) .+$", r"```\1", markdown, flags=re.MULTILINE)

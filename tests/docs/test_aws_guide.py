@@ -30,7 +30,7 @@ __all__ = ["ec2", "machines"]
 
 pytestmark = pytest.mark.slow  # simulated AWS
 
-PAGE, REGION, USER = "docs/internals/guide/aws.md", "us-east-1", "ME"
+PAGE, REGION, USER = "docs/guide/aws.md", "us-east-1", "ME"
 THEIRS = "my-deepvm-jobs"
 
 

@@ -30,23 +30,22 @@ PLAN, CHECKPOINT, SETTINGS = (
     "docs/internals/guide/checkpoint.md",
     "docs/reference/settings.md",
 )
+PYTHON, SURVIVE = "docs/internals/guide/python.md", "docs/guide/survive.md"
 PROFILE, TRAINERS = "docs/internals/guide/profile.md", "docs/internals/guide/trainers.md"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/internals/guide/python.md"])
-def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if "to_frame" in text_of(page):
-        pytest.importorskip("pandas")
-    for example in blocks(page, "python"):
-        exec(compile(example, page, "exec"), {})
+def test_python_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    for example in blocks(PYTHON, "python"):
+        exec(compile(example, PYTHON, "exec"), {})
     assert capsys.readouterr().out.startswith(
         "17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92"
     )
 
 
 def test_all_python_is_run() -> None:
-    assert pages_with("python") == ["README.md", "docs/internals/guide/python.md"]
-    assert pages_with("python training") == ["README.md", CHECKPOINT]
+    assert pages_with("python") == [PYTHON]
+    assert pages_with("python training") == ["README.md", SURVIVE, CHECKPOINT]
     assert (
         pages_with("python dcp")
         == pages_with("python loggers")
@@ -54,8 +53,10 @@ def test_all_python_is_run() -> None:
         == [CHECKPOINT]
     )
     assert pages_with("python fully-sharded") == pages_with("python batches") == [CHECKPOINT]
-    for kind in ("loop", "huggingface", "lightning", "accelerate"):
-        assert pages_with(f"python {kind}") == [TRAINERS]
+    for kind in ("loop", "huggingface", "lightning"):
+        assert pages_with(f"python {kind}") == [SURVIVE, TRAINERS]
+        assert blocks(SURVIVE, f"python {kind}") == blocks(TRAINERS, f"python {kind}")
+    assert pages_with("python accelerate") == [TRAINERS]
 
 
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +153,7 @@ def test_the_steps_of_ones_own_training_plan(
     assert "steptime:p4d.24xlarge:llama-8b/2048tok/bf16/fsdp" in show
 
 
-@pytest.mark.parametrize("page", ["README.md", CHECKPOINT])
+@pytest.mark.parametrize("page", ["README.md", SURVIVE, CHECKPOINT])
 def test_the_training_example_trains_and_goes_on(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

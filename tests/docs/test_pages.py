@@ -13,18 +13,15 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
+from support.pages import PAGES, ROOT, commands, options_of, pages_with, printed, text_of
 
-from deepvm.cli.app import COMMANDS, load
 from deepvm.lab.certify.attempt import AttemptLog
 from deepvm.lab.certify.certifier import failure_hint
 
 CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
 NOT_HERE = ("sh node", "sh aws", "sh traces", "sh lab", "sh audit")
-MOST_README_BYTES = 8_000
 
 
 def settled(text: str) -> str:
@@ -66,6 +63,7 @@ WRITTEN = {
     "docs/internals/guide/plan.md": {"sweep.csv", "figure7.svg"},
     "docs/internals/guide/simulate.md": {"bars.png", "sweep.png"},
     "docs/internals/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
+    "docs/guide/other-engines.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
     "docs/reference/catalog-file.md": {"my.json", "my.csv"},
 }
 
@@ -73,21 +71,6 @@ WRITTEN = {
 def test_the_pages_that_write_are_there() -> None:
     assert set(WRITTEN) <= set(pages_with("sh"))
     assert sum(len(commands(page, "sh")) for page in PAGES) >= 20
-
-
-def options_of(line: str) -> tuple[set[str], list[str]]:
-    """The options that the command of a line knows, and those that the line gives."""
-    name, *words = shlex.split(line.partition(" -- ")[0])[1:]  # what follows is another command
-    command: Any = load(next(entry for entry in COMMANDS if entry.name == name))
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    assert not getattr(command, "commands", None), f"{line}: no such command"
-    known = {
-        option
-        for parameter in command.params
-        for option in (*parameter.opts, *parameter.secondary_opts)
-    }
-    return known, [word.partition("=")[0] for word in words if word.startswith("-")]
 
 
 @pytest.mark.parametrize("page", pages_with(*NOT_HERE))
@@ -132,16 +115,6 @@ def test_a_wrong_option_is_seen() -> None:
     known, given = options_of("deepvm ckpt gc /mnt/ckpt --keep 2 --evry 1000")
     assert "--keep" in known and set(given) - known == {"--evry"}
     assert sum(len(commands(page, info)) for page in PAGES for info in NOT_HERE) >= 25
-
-
-def test_the_readme_is_one_page() -> None:
-    assert PAGES["README.md"].stat().st_size <= MOST_README_BYTES
-
-
-def test_the_words_of_the_readme_are_those_of_its_table() -> None:
-    text = text_of("README.md")
-    said = re.search(r"rent one `(\S+)` \(4 x A10G\) spot instance", text)
-    assert said is not None and f"fastest     1 x {said[1]} spot  4 A10G" in text
 
 
 def test_make_targets_exist() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
 import pytest
 
+from deepvm.cli.app import COMMANDS, load
 from deepvm.cli.main import main
 from support.places import ROOT
 
@@ -16,6 +18,7 @@ PAGES = {
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
+        ROOT / "SECURITY.md",
         *sorted(ROOT.glob("docs/**/*.md")),
     )
 }
@@ -52,3 +55,18 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     out, _ = capsys.readouterr()
     assert end.value.code == 0, command
     return out
+
+
+def options_of(line: str) -> tuple[set[str], list[str]]:
+    """The options that the command of a line knows, and those that the line gives."""
+    name, *words = shlex.split(line.partition(" -- ")[0])[1:]  # what follows is another command
+    command: Any = load(next(entry for entry in COMMANDS if entry.name == name))
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    assert not getattr(command, "commands", None), f"{line}: no such command"
+    known = {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    return known, [word.partition("=")[0] for word in words if word.startswith("-")]

@@ -78,8 +78,7 @@ class Ec2Account:
             if answer == missing:
                 lacks = "there is no"
             raise RefusedError(
-                f"{lacks} instance profile {profile}, with which {what};"
-                " docs/internals/guide/aws.md says"
+                f"{lacks} instance profile {profile}, with which {what}; docs/guide/aws.md says"
                 f" how, and {variable} names another"
             )
 
