@@ -84,7 +84,7 @@ def screenshot(page: Path, target: Path, folder: Path) -> None:
     if chromium is None:
         sys.exit("scripts/page_images.py: Chromium is not installed")
     words = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    words += [f"--user-data-dir={folder / 'profile'}", "--window-size=1280,860"]
+    words += [f"--user-data-dir={folder / 'profile'}", "--window-size=1280,775"]
     words += [f"--screenshot={target}", page.as_uri()]
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
 
