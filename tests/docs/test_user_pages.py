@@ -53,6 +53,7 @@ TESTED = {
     "yaml gpu": "here",
     "yaml ci": "here",
     "yaml pod": "here",
+    "python": "test_examples",
     "python training": "test_examples",
     "python loop": "test_examples",
     "python huggingface": "test_examples",
