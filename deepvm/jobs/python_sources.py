@@ -10,8 +10,9 @@ from pathlib import Path
 MOST_FILES = 500
 _MOST_BYTES = 2_000_000  # Of one file; what is larger is data
 # Modules whose callers save and restore through deepvm
-_CHECKPOINT = "deepvm.checkpoint"
-_TRAINING = "deepvm.training"
+_OWN = "deepvm"
+_CHECKPOINT = f"{_OWN}.checkpoint"
+_TRAINING = f"{_OWN}.training"
 # What starts a process group: names, ends of names, and packages
 _GROUP_NAMES = {"init_process_group", "init_device_mesh", "Accelerator", "Fabric"}
 _GROUP_SUFFIX = "Trainer"
@@ -142,6 +143,8 @@ class PythonSources:
     def _find(self, module: str, folders: Sequence[Path], roots: Sequence[Path]) -> None:
         """Have the files of a module, and of the packages that it is in, read."""
         parts = module.split(".")
+        if parts[0] == _OWN:
+            return
         for folder in folders:
             home = folder
             found = []

@@ -16,7 +16,7 @@ _FOLDER = "audits"  # In the user's data folder
 
 def keep_certificate(script: Path, now_s: float) -> None:
     """Record that a script is certified; without a data folder nothing is recorded."""
-    facts = script_facts(shlex.join(["python", str(script.absolute())]), Path.cwd(), {})
+    facts = script_facts(shlex.join(["python", script.name]), script.absolute().parent, {})
     with suppress(DataError, OSError):
         folder = own_folder() / _FOLDER
         folder.mkdir(parents=True, exist_ok=True)

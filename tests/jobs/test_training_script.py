@@ -28,6 +28,7 @@ FILES = {
     "starts.py": "import subprocess, sys\nsubprocess.run([sys.executable, 'saves.py'])\n",
     "named.py": "from importlib import import_module\nimport_module('net.models')\n",
     "by_name.py": "import importlib, sys\nimportlib.import_module(sys.argv[1])\n",
+    "deepvm/__init__.py": "import deepvm.checkpoint\n",
     "lazy.py": "def main():\n    try:\n        import saves\n    finally:\n        pass\n",
     "old.py": "print 'Python 2'\n",
     "ddp.py": "import torch.distributed as dist\ndist.init_process_group('nccl')\n",
