@@ -6,6 +6,7 @@ import math
 import re
 import secrets
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.io.atomic_write import write_private
+from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import open_cloud
 from deepvm.jobs.controller.controller import ControlledJob
@@ -39,11 +41,13 @@ from deepvm.jobs.decisions.markets import (
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Pools
-from deepvm.jobs.head.remote import has_head, is_head, needs_head
+from deepvm.jobs.head.mirror import HeadState
+from deepvm.jobs.head.remote import has_head, is_head, is_to_be_read, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import FORMAT, JobFile
 from deepvm.jobs.rented import rented_of, taken_of
+from deepvm.jobs.standing import LOCK
 from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import job_code
@@ -335,21 +339,114 @@ def head_pool(cloud: Cloud) -> Pool | None:
 
 
 def submit(
-    job: JobFile, file: Path, history: History, *, detach: bool = False
+    job: JobFile, file: Path, history: History, *, detach: bool = False, replaces: bool = False
 ) -> tuple[ControlledJob, JobState]:
-    """Write a new job down, so that it can be resumed. Raises DataError, or as :func:`checked`."""
+    """Write a new job down, so that it can be resumed. Raises DataError, or as :func:`checked`.
+
+    ``replaces``: an ended job of this name goes, with its folder.
+    """
     now_s = time.time()
+    known = history.job(job.name)
+    if known is None:
+        return _submit(job, file, history, now_s, {}, 0, detach=detach)
+    if not replaces:
+        raise name_is_taken(known, history)
+    check_replaceable(known)
+    # Clouds know machines by their names, and answer a second request with the first machine
+    head = HeadState.load(known.folder)
+    heads = known.spec.get("earlier_heads", 0) if head is None else head.number
+    changes = {"tiers": _other_tiers(job, now_s), "earlier_heads": heads}
+    requests = history.world(job.name).requests
+    with _set_aside(known.folder):
+        return _submit(job, file, history, now_s, changes, requests, detach=detach)
+
+
+def name_is_taken(known: JobRow, history: History) -> RequestError:
+    """The error for a second job of a name, with the ways to continue."""
+    name = known.name
+    cures = []
+    if known.result is None or known.result["state"] != "done":
+        cures = [f"'deepvm jobs resume {name}' continues the job of this name"]
+    cures += [
+        "'--replace' starts over in its place",
+        f"'--name {free_name(name, history)}' starts a new job",
+    ]
+    return RequestError("name", name, f"a name that no job has had; {', '.join(cures)}")
+
+
+def check_replaceable(known: JobRow) -> None:
+    """Raise RequestError for a job that must not go: it may run, or is not of this computer."""
+    name = known.name
+    allowed = ""
+    if known.folder.parent != jobs_folder():
+        allowed = f"a job of this user and computer; {known.folder} is not among them"
+    elif known.result is None:
+        allowed = f"a job that has ended; 'deepvm jobs stop {name}' ends it"
+    elif is_to_be_read(known):
+        allowed = f"a job whose bucket was read to its end; 'deepvm jobs show {name}' reads it"
+    if allowed:
+        raise RequestError("replace", name, allowed)
+
+
+def _other_tiers(job: JobFile, now_s: float) -> list[str]:
+    """Where a job's checkpoints go that takes the name of another: the old ones stay, unseen."""
+    cloud = cloud_of(job.cloud)
+    tiers = list(job.tiers)
+    if not tiers and isinstance(cloud, RemoteCloud):
+        tiers = [cloud.tier(job.name)]
+    for tier in tiers:
+        if tier.partition(":")[0].lower() not in ("file", "s3"):
+            allowed = (
+                f"with tiers file:// and s3:// only; {tier} keeps checkpoints by the job's name"
+            )
+            raise RequestError("replace", job.name, allowed)
+    folder = f"{job.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
+    return [f"{tier.rstrip('/')}/{folder}" for tier in tiers]
+
+
+@contextmanager
+def _set_aside(folder: Path) -> Iterator[None]:
+    """Move an ended job's folder away, and back if the new job cannot be written down."""
+    if not folder.is_dir():
+        yield
+        return
+    lock = FileLock(folder / LOCK)
+    if not lock.take(shared=False, limit_s=1.0):
+        raise DataError(f"another process has {folder.name}; try again when it has ended")
+    aside = folder.with_name(f".{folder.name}.replaced")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
+    finally:
+        lock.release()
+
+
+def _submit(
+    job: JobFile,
+    file: Path,
+    history: History,
+    now_s: float,
+    changes: JsonObject,
+    requests: int,
+    *,
+    detach: bool,
+) -> tuple[ControlledJob, JobState]:
+    """``changes``: of what is written down, and ``requests``: of a job that is replaced."""
     job_folder = file.parent
     world, _ = checked(job, file, now_s, history.machines(), detach=detach)
+    world = replace(world, requests=requests)
     folder = jobs_folder() / job.name
     with about(file):
         hosts = hosts_of(job, job_folder)
-    known = history.job(job.name)
-    if known is not None:
-        cure = f"'--name {free_name(job.name, history)}' starts a new job"
-        if known.result is None or known.result["state"] != "done":
-            cure = f"'deepvm jobs resume {job.name}' continues the job of this name, {cure}"
-        raise RequestError("name", job.name, f"a name that no job has had; {cure}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
@@ -367,8 +464,9 @@ def submit(
         **job.model_dump(mode="json"),
         "code": code,
         "instance_type": world.pools[0].instance_type,
+        **changes,
     }
-    if not history.add_job(job.name, now_s, folder, spec, world):
+    if not history.add_job(job.name, now_s, folder, spec, world, replaces=bool(changes)):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
 

@@ -271,7 +271,8 @@ def test_a_name_that_exists_is_answered_with_what_people_mean(history: History) 
             submitted(history, "one")
         assert (
             caught.value.allowed
-            == f"a name that no job has had; {said}'--name one-3' starts a new job"
+            == f"a name that no job has had; {said}'--replace' starts over in its place,"
+            " '--name one-3' starts a new job"
         )
 
 

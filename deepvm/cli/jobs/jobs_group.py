@@ -13,14 +13,12 @@ import typer
 from deepvm.cli.jobs import run
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named, text
-from deepvm.cli.parameters import arg, flag, group, opt, takes_flags, words_of
+from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.controller.controller import ControlledJob
-    from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.history.history import History, JobRow
 
 
@@ -167,46 +165,12 @@ def stop(name: str = NAME) -> None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResumeFlags:
-    """Limits of a job from now on; those that are not given are as before."""
-
-    total_usd: float | None = option(
-        None, "Pay up to so much in all, what was paid included.", "USD", kind=float
-    )
-    max_price: float | None = option(
-        None, "Most that all machines may cost when prices rise, $/h.", "USD", kind=float
-    )
-    deadline: str | None = option(None, "Finish within this time from now, such as 6h.", "TIME")
-    start_timeout: str | None = option(
-        None, "Time to the first step, or none; default: as before.", "TIME"
-    )
-    step_timeout: str | None = option(
-        None, "Time without a step, or none; default: as before.", "TIME"
-    )
-
-    def resumed(self, row: JobRow, history: History) -> tuple[ControlledJob, JobState]:
-        from deepvm.core.units import parse_seconds
-        from deepvm.jobs.submission import resumed
-
-        texts = {"start_timeout": self.start_timeout, "step_timeout": self.step_timeout}
-        timeouts = {
-            f"{name}_s": None if text == "none" else parse_seconds(text, name)
-            for name, text in texts.items()
-            if text is not None
-        }
-        deadline_s = None
-        if self.deadline is not None:
-            deadline_s = parse_seconds(self.deadline, "deadline")
-        return resumed(row, history, self.total_usd, deadline_s, timeouts, self.max_price)
-
-
 @app.command(short_help="Continue a job that is not done.")
 @takes_flags
 def resume(
     name: str = NAME,
     *,
-    flags: ResumeFlags,
+    flags: run.ResumeFlags,
     detach: bool = run.DETACH,
     keep: bool = run.KEEP,
     all_ranks: bool = run.ALL_RANKS,
@@ -219,30 +183,8 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.jobs.head.remote import has_head
-    from deepvm.jobs.standing import ALIVE, controller_in
-    from deepvm.jobs.submission import head_cloud, secret_in
-
     with _open_job(name) as (history, row):
-        if row.result is not None and row.result["state"] == "done":
-            allowed = f"a job that has not trained to its end; {name} is done"
-            raise RequestError("NAME", name, allowed)
-        head = head_cloud(row)
-        in_background = detach or head is not None
-        if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
-            raise run.other_controller(name)
-        if head is not None:
-            secret_in(row.folder)
-            run.start_head(row, history, head, lambda: flags.resumed(row, history)[1])
-        elif detach:
-            # Errors are raised here: the background process would only log them
-            job, _ = flags.resumed(row, history)
-            run.detached(job, *words_of(flags))
-        else:
-            with run.only_controller(name, row.folder):
-                # Read again under the lock: another controller may have written its last state.
-                job, world = flags.resumed(run.known_job(history, name), history)
-                run.control(job, world, history, output, keep=keep, all_ranks=all_ranks)
+        run.continue_job(row, history, flags, output, detach=detach, keep=keep, all_ranks=all_ranks)
 
 
 @app.command(short_help="List and release machines that no job needs.")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepvm.cli.output import Output, note, print_as, say, text, warn
-from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags
-from deepvm.cli.questions import confirm, has_terminal
+from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags, words_of
+from deepvm.cli.questions import DECLINED, chosen, confirm, has_terminal
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 CONTROLLER_LOG = "controller.log"  # In a job's folder: of a controller in the background
+_RESUME, _REPLACE, _NEW, _STOP = "resume", "replace", "new", "stop"
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
 ALL_RANKS = flag("--all-ranks", "Show what all processes print; default: the first one.")
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
@@ -102,6 +103,9 @@ def run(
         "--validate", "At the end, compare with 'deepvm simulate', given the observed lifetimes."
     ),
     all_ranks: bool = ALL_RANKS,
+    replace: bool = flag(
+        "--replace", "Start over in the place of an ended job of the name, whose files go."
+    ),
     yes: bool = flag("--yes", "Rent without asking; needed where there is no terminal."),
     output: Output = "table",
 ) -> None:
@@ -115,7 +119,7 @@ def run(
     from deepvm.jobs.history.forecast import refuse_unlike
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
-    from deepvm.jobs.submission import about, head_cloud, submit, world_of
+    from deepvm.jobs.submission import about, free_name, head_cloud, submit, world_of
     from deepvm.services.job_start import job_start
     from deepvm.services.jobs import plan_job
 
@@ -132,6 +136,19 @@ def run(
         found = changed(read_job_file(job), **given)
     for line in remarks(found):
         note(line)
+    if not dry_run:
+        with History.open() as history:
+            known = _known_after_news(found.name, history)
+            if known is not None:
+                answer = _on_known_name(known, history, replaces=replace)
+                replace = answer == _REPLACE
+                if answer == _RESUME:
+                    limits = ResumeFlags(total_usd=flags.total_usd, max_price=flags.max_price)
+                    shows = {"keep": keep, "all_ranks": all_ranks}
+                    continue_job(known, history, limits, output, detach=detach, **shows)
+                    return
+                if answer == _NEW:
+                    found = changed(found, name=free_name(known.name, history))
     start = job_start(found, job)
     if start.group_remark:
         note(start.group_remark)
@@ -150,7 +167,10 @@ def run(
     if not (start.simulated or yes):
         _confirm_spending(found, job, detach=detach)
     with History.open() as history:
-        submitted, world = submit(found, job, history, detach=detach)
+        submitted, world = submit(found, job, history, detach=detach, replaces=replace)
+        if replace:
+            where = ", ".join(submitted.spec["tiers"])
+            note(f"{submitted.name} starts over, with new checkpoints at {where}")
         if detach:
             row = known_job(history, submitted.name)
             if head := head_cloud(row):
@@ -161,6 +181,39 @@ def run(
             with only_controller(submitted.name, submitted.folder):
                 shows = {"validate": validate, "all_ranks": all_ranks}
                 control(submitted, world, history, output, keep=keep, **shows)
+
+
+def _known_after_news(name: str, history: History) -> JobRow | None:
+    """The job of a name, if there is one, with what a remote controller has written since."""
+    from deepvm.jobs.head.remote import refresh_all
+    from deepvm.jobs.submission import cloud_of
+
+    known = history.job(name)
+    if known is not None:
+        refresh_all(history, [known], cloud_of, note, write_page)
+        known = known_job(history, name)
+    return known
+
+
+def _on_known_name(known: JobRow, history: History, *, replaces: bool) -> str:
+    """What to do about a job of the same name. Raises RequestError without a terminal."""
+    from deepvm.jobs.submission import check_replaceable, free_name, name_is_taken
+
+    if not (replaces or has_terminal()):
+        raise name_is_taken(known, history)
+    answer = _REPLACE
+    if not replaces:
+        note(f"there is a job {known.name} already, which is {known.state}")
+        answers = [_RESUME, _REPLACE, _NEW, _STOP]
+        if known.result is not None and known.state == "done":
+            answers.remove(_RESUME)
+        fresh = free_name(known.name, history)
+        answer = chosen(f"Resume it, replace it, start a new job {fresh}, or stop?", answers)
+    if answer == _STOP:
+        raise typer.Exit(DECLINED)
+    if answer == _REPLACE:
+        check_replaceable(known)
+    return answer
 
 
 def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
@@ -239,6 +292,77 @@ def start_head(
         f" ${usd:g}/h until the job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs"
         " stop' ends it"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeFlags:
+    """Limits of a job from now on; those that are not given are as before."""
+
+    total_usd: float | None = option(
+        None, "Pay up to so much in all, what was paid included.", "USD", kind=float
+    )
+    max_price: float | None = option(
+        None, "Most that all machines may cost when prices rise, $/h.", "USD", kind=float
+    )
+    deadline: str | None = option(None, "Finish within this time from now, such as 6h.", "TIME")
+    start_timeout: str | None = option(
+        None, "Time to the first step, or none; default: as before.", "TIME"
+    )
+    step_timeout: str | None = option(
+        None, "Time without a step, or none; default: as before.", "TIME"
+    )
+
+    def resumed(self, row: JobRow, history: History) -> tuple[ControlledJob, JobState]:
+        from deepvm.core.units import parse_seconds
+        from deepvm.jobs.submission import resumed
+
+        texts = {"start_timeout": self.start_timeout, "step_timeout": self.step_timeout}
+        timeouts = {
+            f"{name}_s": None if text == "none" else parse_seconds(text, name)
+            for name, text in texts.items()
+            if text is not None
+        }
+        deadline_s = None
+        if self.deadline is not None:
+            deadline_s = parse_seconds(self.deadline, "deadline")
+        return resumed(row, history, self.total_usd, deadline_s, timeouts, self.max_price)
+
+
+def continue_job(
+    row: JobRow,
+    history: History,
+    flags: ResumeFlags,
+    output: str,
+    *,
+    detach: bool,
+    keep: bool,
+    all_ranks: bool,
+) -> None:
+    """Continue a job from its newest version. Raises RequestError: it is done."""
+    from deepvm.jobs.head.remote import has_head
+    from deepvm.jobs.standing import ALIVE, controller_in
+    from deepvm.jobs.submission import head_cloud, secret_in
+
+    name = row.name
+    if row.result is not None and row.result["state"] == "done":
+        allowed = f"a job that has not trained to its end; {name} is done"
+        raise RequestError("NAME", name, allowed)
+    head = head_cloud(row)
+    in_background = detach or head is not None
+    if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
+        raise other_controller(name)
+    if head is not None:
+        secret_in(row.folder)
+        start_head(row, history, head, lambda: flags.resumed(row, history)[1])
+    elif detach:
+        # Errors are raised here: the background process would only log them
+        job, _ = flags.resumed(row, history)
+        detached(job, *words_of(flags))
+    else:
+        with only_controller(name, row.folder):
+            # Read again under the lock: another controller may have written its last state.
+            job, world = flags.resumed(known_job(history, name), history)
+            control(job, world, history, output, keep=keep, all_ranks=all_ranks)
 
 
 def detached(job: ControlledJob, *options: str) -> None:

@@ -108,7 +108,7 @@ class RemoteController:
             if resumed is not None:
                 resumed()  # its errors come before anything is done
             numbers = [int(name.rpartition("-")[2]) for name in (*lives.alive, *lives.ended)]
-            newest = max(numbers, default=0)
+            newest = max([row.spec.get("earlier_heads", 0), *numbers])
             logs = ""
             if state is not None:
                 logs = state.logs

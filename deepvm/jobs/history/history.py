@@ -251,8 +251,16 @@ class History:
             end()
 
     def add_job(
-        self, name: str, created_s: float, folder: Path, spec: JsonObject, world: JobState
+        self,
+        name: str,
+        created_s: float,
+        folder: Path,
+        spec: JsonObject,
+        world: JobState,
+        *,
+        replaces: bool = False,
     ) -> bool:
+        """Add a job; False: there is one of this name. ``replaces``: unless it has ended."""
         row = {
             "name": name,
             "created_s": created_s,
@@ -262,7 +270,9 @@ class History:
             "world": json.dumps(to_document(world)),
         }
         try:
-            with self._engine.begin() as connection:
+            with self._engine.execution_options(writes=True).begin() as connection:
+                if replaces:
+                    _retire(connection, name)
                 connection.execute(_JOBS.insert().values(**row))
         except sa.exc.IntegrityError:
             return False
@@ -486,6 +496,20 @@ def _dicts(connection: sa.Connection, query: sa.Select[Any]) -> list[JsonDict]:
 def _row_of(connection: sa.Connection, name: str) -> JsonDict:
     rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
     return rows[0] if rows else {}
+
+
+def _retire(connection: sa.Connection, name: str) -> None:
+    """Remove an ended job; what is known of its machines stays, under a name that no job has."""
+    known = _row_of(connection, name)
+    if known.get("result") is None:
+        return
+    retired = f"{name}@{known['created_s']:.0f}"
+    kept = (_MACHINES, sa.true()), (_EVENTS, _EVENTS.c.kind == REBALANCED)
+    for table, which in kept:
+        connection.execute(table.update().where(table.c.job == name, which).values(job=retired))
+    for table in (_EVENTS, _SAMPLES):
+        connection.execute(table.delete().where(table.c.job == name))
+    connection.execute(_JOBS.delete().where(_JOBS.c.name == name))
 
 
 def _job_update(name: str) -> sa.Update:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,39 +147,16 @@ def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> 
     assert "processes start" not in err
 
 
-def answered(home: Home, job: str, answers: str, *words: str) -> tuple[int, str]:
-    """Exit code and messages of ``deepvm run`` on a terminal of 400 columns."""
-    ours, theirs = pty.openpty()
-    os.write(ours, answers.encode())
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deepvm.cli.main", "run", job, *words],
-        env={**home.env, "COLUMNS": "400", "TERM": "dumb"},
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while piece := os.read(ours, 4096):
-            shown += piece
-    except OSError:  # the terminal of a process that has ended
-        pass
-    process.communicate(timeout=60)
-    os.close(ours)
-    return process.returncode, shown.decode()
-
-
 @pytest.mark.system
 def test_a_terminal_is_asked(home: Home) -> None:
     job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
-    code, shown = answered(home, job, "n\n")
+    code, shown = home.answered("n\n", "run", job)
     assert code == 1 and "Start it as it is (--no-resume-check)? [y/N]" in shown
-    code, shown = answered(home, job, "y\nn\n")
+    code, shown = home.answered("y\nn\n", "run", job)
     assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
     assert "Spend up to $2.00/h, without a limit in all (--total-usd sets one)? [y/N]" in shown
-    code, shown = answered(home, job, "\n", "--no-resume-check", "--total-usd", "5")
+    code, shown = home.answered("\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 1 and "Spend up to $5.00? [y/N]" in shown
-    code, shown = answered(home, job, "y\n", "--no-resume-check", "--total-usd", "5")
+    code, shown = home.answered("y\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 5 and "no host of own has an address" in shown, shown  # it was started
     assert not home.processes()

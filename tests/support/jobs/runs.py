@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -121,6 +122,28 @@ class Home:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+
+    def answered(self, answers: str, *words: str) -> tuple[int, str]:
+        """Exit code and messages of a command on a terminal of 400 columns."""
+        ours, theirs = pty.openpty()
+        os.write(ours, answers.encode())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deepvm.cli.main", *words],
+            env={**self.env, "COLUMNS": "400", "TERM": "dumb"},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # the terminal of a process that has ended
+            pass
+        process.communicate(timeout=60)
+        os.close(ours)
+        return process.returncode, shown.decode()
 
     def document(self, *words: str) -> dict[str, Any]:
         """What a command prints as JSON."""
