@@ -238,6 +238,7 @@ def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
 def _confirm_spending(job: JobFile, file: Path, *, detach: bool) -> None:
     """Show what would be rented, and ask. Raises RequestError where there is no terminal."""
     from deepvm.documents.build import document_of
+    from deepvm.reports.pages import format_paid
     from deepvm.reports.text import text_blocks
     from deepvm.services.jobs import plan_job
 
@@ -249,16 +250,11 @@ def _confirm_spending(job: JobFile, file: Path, *, detach: bool) -> None:
         return  # hosts without a price
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)
-    limit = f"{_dollars(plan.most_usd_per_hour)}/h, without a limit in all (--total-usd sets one)"
+    hourly = format_paid(plan.most_usd_per_hour)
+    limit = f"{hourly}/h, without a limit in all (--total-usd sets one)"
     if plan.most_usd is not None:
-        limit = _dollars(plan.most_usd)
+        limit = format_paid(plan.most_usd)
     confirm(f"Spend up to {limit}?")
-
-
-def _dollars(usd: float) -> str:
-    if usd < 0.01:
-        return f"${usd:.4f}"
-    return f"${usd:,.2f}"
 
 
 def known_job(history: History, name: str) -> JobRow:

@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
             {"anchor": {"type": "m7g.large"}},
             "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory",
         ),
-        ({"machines": {}, "budget": {"usd_per_hour": 1}}, "$/h in local"),
+        ({"machines": {}, "budget": {"usd_per_hour": 1}}, "/h in local"),
     ],
 )
 def test_what_a_job_would_rent(home: Home, run: Run, more: dict[str, Any], said: str) -> None:
