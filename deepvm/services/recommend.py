@@ -102,9 +102,9 @@ def recommend_in(
 _MAX_USUAL_BUDGET = 50
 
 
-def budget_warning(budget: str | None) -> str:
+def budget_warning(budget: str) -> str:
     """How an amount without a name was read, if it may be meant as a total; else empty."""
-    if budget is None or to_decimal(budget, "budget", zero=True) <= _MAX_USUAL_BUDGET:
+    if to_decimal(budget, "budget", zero=True) <= _MAX_USUAL_BUDGET:
         return ""
     return f"{budget} was read as ${budget}/h; a total for the whole job: --total-budget {budget}"
 

@@ -50,7 +50,9 @@ def recommend(
 
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
-    warning = budget_warning(ctx.meta.get(BARE_BUDGET))
+    warning = ""
+    if BARE_BUDGET in ctx.meta:
+        warning = budget_warning(ctx.meta[BARE_BUDGET])
     if warning:
         note(warning)
     printed = output in ("table", "wide")

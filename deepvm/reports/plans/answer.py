@@ -9,8 +9,8 @@ from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import counted, format_seconds, format_short
 from deepvm.reports.plans import words
-from deepvm.reports.plans.plan_view import Note, PlanView
-from deepvm.reports.plans.sources import price_origins, quota_needs
+from deepvm.reports.plans.plan_view import Note, PlanView, short_label, simulated_note
+from deepvm.reports.plans.sources import price_origins
 from deepvm.reports.terminal import (
     WARNING,
     Column,
@@ -26,54 +26,61 @@ _MAX_LINES = 15
 _INDENT = 13  # of what "Your script" and its like say
 _LONG_NUMBER = 99_950
 _NARROW = 60  # columns of a terminal below which it is less
+Sentence = tuple[str, str]  # its topic, if any, and what it says
 _PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun, LoRA"}
 
 
 def print_answer(view: PlanView) -> None:
     """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
     width = min(width_of(sys.stdout) or WIDTH, WIDTH)
-    head = [*_wrap(_headline(view), width), "", *_table(view, width), "", *_places(view, width)]
-    sentences = _sentences(view)
-    for topic, text in sentences:
-        head += _wrap(f"{topic:<{_INDENT}}{text}" if topic else text, width, _indent(topic, width))
-    for line in head:
-        color = WARNING if line.startswith("! ") else ""
-        sys.stdout.write(f"{paint(line, color, sys.stdout) if color else line}\n")
+    lines = [*_wrap("", _headline(view), width), "", *_table(view, width), ""]
+    if len(view.found.answers) > 1 or view.found.left_out or view.placement is not None:
+        lines += _places(view, width_of(sys.stdout) or sys.maxsize)
+    for topic, text in _sentences(view):
+        lines += _wrap(topic, text, width)
+    for line in lines:
+        text = paint(line, WARNING, sys.stdout) if line.startswith("! ") else line
+        sys.stdout.write(f"{text}\n")
 
 
-def _sentences(view: PlanView) -> list[tuple[str, str]]:
+def _sentences(view: PlanView) -> list[Sentence]:
     """What stands below the table, each with its topic, as far as a screen has room for it.
 
     What is left out is in the reasons.
     """
-    duties, job = _script(view), _job(view)
-    asked_for = ["simulated"]
-    if view.answer.request.extras.given:
-        asked_for.append("bill")
-    fixed = [("", _speeds(view))]
-    fixed += [("", str(note)) for note in view.about(*asked_for) if not note.mark]
-    fixed += [("To rent it", _quotas(view)), ("Next", _next_step(view))]
-    left = _MAX_LINES - len(view.rows) - 3 - _lines_of([("", _headline(view)), *fixed])
-    grave = [("", str(note)) for note in view.warnings if note.kind != "warning"]
-    script = [("Your script", f"{duties}{_one_gpu(view)}")]
-    if _lines_of(script) + max(_lines_of(grave), bool(view.warnings)) > left:
-        script = [("Your script", duties)]
-    left -= _lines_of(script)
-    warnings = _warnings(view.warnings, max(left, _lines_of(grave[:1]), 1))
-    asked = [("Your job", job)] if job and _lines_of(warnings) < left else []
-    return [s for s in (*warnings, *fixed[:-1], *script, *asked, fixed[-1]) if s[1]]
+    first = view.rows[0][1]
+    notes = [note for note in view.cautions if note.mark]
+    said = [note for note in view.cautions if not note.mark]
+    if first.outlook is not None:
+        said += simulated_note(first)
+    fixed = [("", _speeds(view)), *(("", str(note)) for note in said)]
+    fixed += [("To rent it", view.quota_sentence)]
+    last = ("Next", _next_step(view))
+    left = _MAX_LINES - len(view.rows) - 3 - _lines_of([("", _headline(view)), *fixed, last])
+    grave = [("", str(note)) for note in notes if note.kind != "warning"]
+    duties = _script(view)
+    script = ("Your script", f"{duties}{_one_gpu(view)}")
+    if _lines_of([script]) + max(_lines_of(grave), bool(notes)) > left:
+        script = ("Your script", duties)
+    left -= _lines_of([script])
+    warnings = []
+    if notes:
+        warnings = _warnings(notes, max(left, _lines_of(grave[:1]), 1))
+    job = ("Your job", _job(view))
+    if _lines_of(warnings) >= left:
+        job = ("", "")
+    return [each for each in (*warnings, *fixed, script, job, last) if each[1]]
 
 
-def _lines_of(sentences: Sequence[tuple[str, str]]) -> int:
+def _lines_of(sentences: Sequence[Sentence]) -> int:
     """How many lines of the usual width they take."""
-    texts = [(topic, f"{topic:<{_INDENT}}{text}" if topic else text) for topic, text in sentences]
-    return sum(len(_wrap(text, WIDTH, _indent(topic, WIDTH))) for topic, text in texts if text)
+    return sum(len(_wrap(topic, text, WIDTH)) for topic, text in sentences if text)
 
 
 def _table(view: PlanView, width: int) -> list[str]:
     """With shorter labels, and without speeds of a job, where rows would not be lines."""
     table: list[Column] = []
-    for shorten, speeds in ((str, True), (_short, True), (_short, False)):
+    for shorten, speeds in ((str, True), (short_label, True), (short_label, False)):
         rows = [_cells(shorten(label), r, view, speeds=speeds) for label, r in view.rows]
         columns = dict.fromkeys(column for row in rows for column in row)
         table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
@@ -82,12 +89,12 @@ def _table(view: PlanView, width: int) -> list[str]:
     return table_text(table, width, sys.stdout, also="-o json")
 
 
-def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+def _wrap(topic: str, text: str, width: int) -> list[str]:
+    """Lines of a sentence after its topic, which on narrow terminals take all of their width."""
+    indent = " " * (_INDENT if topic and width >= _NARROW else 2)
+    if topic:
+        text = f"{topic:<{_INDENT}}{text}"
     return wrapped(without_controls(text), width, indent)
-
-
-def _indent(topic: str, width: int) -> str:
-    return " " * (_INDENT if topic and width >= _NARROW else 2)
 
 
 def _cells(label: str, r: Recommendation, view: PlanView, *, speeds: bool) -> dict[Column, str]:
@@ -137,45 +144,7 @@ def _speeds(view: PlanView) -> str:
     if speed.high >= _LONG_NUMBER:
         ends = [format_short(end) for end in (speed.low, speed.high)]
     between = f"{'-'.join(ends)} {view.workload.units}"
-    return f'Speeds {how}: 4 of 5 runs of "{_short(label)}" land at {between}.'
-
-
-def _short(label: str) -> str:
-    return label.split(",")[0].removesuffix(" choice")
-
-
-def _quotas(view: PlanView) -> str:
-    """What an account must be allowed, where the user's limits are not known."""
-    answer = view.answer
-    if answer.request.quotas is not None:
-        return ""
-    cloud = cloud_of(answer.catalog.name)
-    needs = _unknown_needs(view, view.rows[0][1])
-    if needs:
-        asked = " and ".join(
-            f'{vcpus:,} vCPUs "{title.removesuffix(" Instance Requests")}"'
-            for title, vcpus in needs.items()
-        )
-        text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
-        least = [
-            (sum(other.values()), label)
-            for label, r in view.rows[1:]
-            if (other := _unknown_needs(view, r)).keys() <= needs.keys()
-        ]
-        if least and min(least)[0] < sum(needs.values()):
-            vcpus, label = min(least)
-            text += f'; "{_short(label)}" needs only {vcpus:,}'
-        return text
-    groups = view.rows[0][1].cluster.groups
-    said = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
-    if any(said):
-        return f"quota needed: {'; '.join(filter(None, said))}; you may have none"
-    return ""
-
-
-def _unknown_needs(view: PlanView, r: Recommendation) -> dict[str, int]:
-    needs = quota_needs(r.cluster, view.answer.catalog)
-    return {need.title: need.vcpus for need in needs if need.quota is None and need.code}
+    return f'Speeds {how}: 4 of 5 runs of "{short_label(label)}" land at {between}.'
 
 
 def _script(view: PlanView) -> str:
@@ -204,7 +173,7 @@ def _one_gpu(view: PlanView) -> str:
         return ""
     label = next((label for label, r in view.rows if r.cluster == single.cluster), "")
     if label:
-        return f'; "{_short(label)}" needs one GPU'
+        return f'; "{short_label(label)}" needs one GPU'
     assert view.workload is not None
     speed = f"{words.thousands(single.throughput)} {view.workload.units}"
     plan = f"{words.cluster_words(single.cluster)}, ${single.usd_per_hour:.2f}/h"
@@ -228,15 +197,15 @@ def _next_step(view: PlanView) -> str:
     """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
     more = "add --why (reasons); -o json > plan.json, then"
     if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
-        return f"{more} deepvm export plan.json --to torchrun"
+        return f"{more} deepvm export plan.json --to torchrun --output-dir launch"
     if not cloud_of(view.answer.catalog.name).has_api:
-        return f"{more} deepvm export plan.json --to skypilot"
+        return f"{more} deepvm export plan.json --to skypilot --output-dir launch"
     return f"{more} deepvm run --help"
 
 
-def _warnings(notes: Sequence[Note], most: int) -> list[tuple[str, str]]:
+def _warnings(notes: Sequence[Note], most: int) -> list[Sentence]:
     """As many as fit into so many lines, the gravest first, and how many do not."""
-    shown: list[tuple[str, str]] = []
+    shown: list[Sentence] = []
     for number, note in enumerate(notes):
         following = number + 1 < len(notes)
         if _lines_of([*shown, ("", str(note))]) + following > most and (number or most < 2):
@@ -254,14 +223,14 @@ def _places(view: PlanView, width: int) -> list[str]:
         f"left out: {' '.join((name, gone.region)).strip()}: {gone.reason}" for name, gone in places
     ]
     if len(view.found.answers) == 1 and view.placement is None:
-        return [part for line in left_out for part in _wrap(line, width)]
+        return [part for line in left_out for part in _wrap("", line, width)]
     from deepvm.reports.plans.report import sentences
     from deepvm.reports.text import text_lines
 
     lines = sentences(view, "placement")
     if not view.found.of_several_clouds:
         lines += sentences(view, "regions") + left_out
-        return [part for line in lines for part in _wrap(line, width)]
+        return [part for line in lines for part in _wrap("", line, width)]
     assert view.workload is not None
     table = text_lines(
         "plan_clouds",
@@ -274,5 +243,5 @@ def _places(view: PlanView, width: int) -> list[str]:
         price_origins=price_origins,
         w=words,
     )
-    before, after = ([p for x in each for p in _wrap(x, width)] for each in (lines, left_out))
+    before, after = ([p for x in each for p in _wrap("", x, width)] for each in (lines, left_out))
     return [*before, *table, *after]

@@ -37,8 +37,6 @@ _LIMITS = {
     "batch-size": "the batch that is known to train well (--global-batch)",
     "worth": "what is worth its price",
 }
-# Notes that the default answer shows, the gravest first
-_GRAVE = ("total-budget", "deadline", "bad-time", "bill", "steps", "proof", "reserved")
 _OLD_DAYS = 7
 _MIN_GAIN = 0.005  # Smaller gains of a higher budget are not worth a sentence
 _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
@@ -101,21 +99,12 @@ class PlanView:
         return [(", ".join(labels), r) for labels, r in rows.values()]
 
     @cached_property
-    def notes(self) -> list[Note]:
-        """The notes about the first plan, in the order of the screen."""
-        if not self.rows:
-            return []
+    def cautions(self) -> list[Note]:
+        """What may go wrong with the first plan, the gravest first; and costs asked for."""
         answer = self.answer
         first = answer.configurations[0]
-        request = answer.request
-        notes = [limits_note(answer, self.rows), *_simulated(first), *rival_note(answer)]
-        notes += bad_time_note(self.rows)
-        notes += _job_notes(first, request)
-        notes += _besides_vms(first, request)
-        for rejection in answer.rejections:
-            if rejection.reason == "reserved":
-                text = f"{rejection.instance_type} is left out: {rejection.detail}"
-                notes.append(Note("reserved", text, "!"))
+        notes = [*_job_notes(first, answer.request), *bad_time_note(self.rows)]
+        notes += _besides_vms(first, answer.request)
         steps = self.steps
         if steps is not None and steps < _FEW_STEPS:
             advice = "Else a smaller batch or cluster trains better"
@@ -126,17 +115,62 @@ class PlanView:
             if answer.status is SolveStatus.TIME_LIMIT:
                 action = "a higher --time-limit"
             notes.append(Note("proof", f"not proven: {answer.doubt}", "!", action))
+        for rejection in answer.rejections:
+            if rejection.reason == "reserved":
+                text = f"{rejection.instance_type} is left out: {rejection.detail}"
+                notes.append(Note("reserved", text, "!"))
+        for text in first.warnings:
+            if not text.startswith(("network:", UNPUBLISHED, PLAIN)):
+                notes.append(Note("warning", text, "!"))
+        return notes
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """The notes about the first plan."""
+        if not self.rows:
+            return []
+        answer = self.answer
+        notes = [limits_note(answer, self.rows), *simulated_note(answer[0]), *rival_note(answer)]
+        notes += self.cautions
         if self.price_age is not None:
             text = f"prices {self.price_age} days old ({answer.catalog.region})"
             notes.append(Note("prices", text, "!", refresh_command(answer.catalog)))
-        if request.quotas is None:
-            notes += _quota_notes(first, answer.catalog)
-        warnings = self._doubts
-        if warnings:
-            notes.append(Note("warning", warnings[0], "!"))
-        if len(warnings) > 1:
-            notes.append(Note("more", counted(len(warnings) - 1, "more doubt"), "!", "--why"))
+        if self.quota_sentence:
+            notes.append(Note("quota", self.quota_sentence, "!", "deepvm doctor"))
         return notes
+
+    @property
+    def quota_sentence(self) -> str:
+        """What an account must be allowed for the first plan, where the limits are not known."""
+        answer = self.answer
+        if answer.request.quotas is not None:
+            return ""
+        cloud = cloud_of(answer.catalog.name)
+        needs = self._unknown_needs(self.rows[0][1])
+        if not needs:
+            groups = self.rows[0][1].cluster.groups
+            said = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
+            if any(said):
+                return f"ask {cloud.title} for {'; '.join(filter(None, said))}; you may have none"
+            return ""
+        asked = " and ".join(
+            f'{vcpus:,} vCPUs "{title.removesuffix(" Instance Requests")}"'
+            for title, vcpus in needs.items()
+        )
+        text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
+        least = [
+            (sum(other.values()), label)
+            for label, r in self.rows[1:]
+            if (other := self._unknown_needs(r)).keys() <= needs.keys()
+        ]
+        if least and min(least)[0] < sum(needs.values()):
+            vcpus, label = min(least)
+            text += f'; "{short_label(label)}" needs only {vcpus:,}'
+        return text
+
+    def _unknown_needs(self, r: Recommendation) -> dict[str, int]:
+        needs = quota_needs(r.cluster, self.answer.catalog)
+        return {need.title: need.vcpus for need in needs if need.quota is None and need.code}
 
     @property
     def answer(self) -> Recommendations:
@@ -149,19 +183,6 @@ class PlanView:
         if training:
             return training.workload
         return None
-
-    @property
-    def warnings(self) -> list[Note]:
-        """What is said of the first plan next to its figures, the gravest first."""
-        notes = self.notes
-        marked = [n for n in notes if n.mark == "!" and n.kind in _GRAVE]
-        doubts = [Note("warning", text, "!") for text in self._doubts]
-        return sorted(marked, key=lambda note: _GRAVE.index(note.kind)) + doubts
-
-    @property
-    def _doubts(self) -> list[str]:
-        found = self.answer.configurations[0].warnings
-        return [w for w in found if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
 
     @property
     def price_age(self) -> int | None:
@@ -227,6 +248,11 @@ class PlanView:
         return list(dict.fromkeys(line for lines in sources for line in lines))
 
 
+def short_label(label: str) -> str:
+    """``first`` of ``first choice, best value``."""
+    return label.split(",")[0].removesuffix(" choice")
+
+
 def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
     """``L4 (10 types)``, the GPUs with most types first."""
     gpus = [catalog[name].gpu for name in names]
@@ -261,7 +287,8 @@ def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
     return Note("limits", f"{label.split(',')[0]}: {text}.")
 
 
-def _simulated(first: Recommendation) -> Iterator[Note]:
+def simulated_note(first: Recommendation) -> Iterator[Note]:
+    """Times and bills of a plan's simulated runs, if any."""
     if first.outlook is None or first.outlook.spread is None:
         return
     spread = first.outlook.spread
@@ -339,23 +366,18 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     bill = r.bill
     if bill is None:
         return
-    left = ", ".join(part.name for part in bill.not_counted if not part.included)
-    if not bill.items:
-        if left:
-            yield Note("bill", f"not counted besides VMs: {left}")
-        return
-    total = f"${bill.total_usd_per_hour:.2f}/h"
     limits = []
     if bill.total_usd_per_hour > request.budget and not request.derives_budget:
-        total = words.exact_usd(bill.total_usd_per_hour)
         limits.append(f"${words.plain_usd(request.budget)}/h")
+    budget = request.work.total_budget if request.work else None
+    if budget is not None and r.whole_usd is not None and r.whole_usd > budget:
+        limits.append(f"${words.plain_usd(budget)}")
+    if not bill.items or not (limits or request.extras.given):
+        return
+    left = ", ".join(part.name for part in bill.not_counted if not part.included)
+    total = words.exact_usd(bill.total_usd_per_hour)
     if r.whole_usd is not None:
         total += f" and ${words.dollars(r.whole_usd)}"
-        budget = None
-        if request.work:
-            budget = request.work.total_budget
-        if budget is not None and r.whole_usd > budget:
-            limits.append(f"${words.plain_usd(budget)}")
     names = ", ".join(item.name for item in bill.items)
     text = f"besides VMs: {words.about(bill)}{words.amount(bill, '')} ({names}), {total} in all"
     if limits:
@@ -363,19 +385,3 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     if left:
         text += f"; without {left}"
     yield Note("bill", text, "!" if limits else "")
-
-
-def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
-    needed = [
-        f"{need.vcpus} vCPUs of {need.family} {need.market.value}"
-        for need in quota_needs(first.cluster, catalog)
-        if need.quota is None and need.code
-    ]
-    if needed:
-        yield Note("quota", f"quota needed: {', '.join(needed)}", "!", "deepvm doctor")
-    cloud = cloud_of(catalog.name)
-    groups = first.cluster.groups
-    needs = list(filter(None, (cloud.quota_words(g.instance, g.count, g.market) for g in groups)))
-    if needs:
-        text = f"quota needed: {'; '.join(needs)}; you may have none"
-        yield Note("quota", text, "!")

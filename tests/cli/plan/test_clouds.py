@@ -147,12 +147,13 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
 def test_what_comes_next_works_with_the_cloud_of_the_plan(run: Run, tmp_path: Path) -> None:
     """Jobs run on AWS alone: no other plan is sent there."""
     _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10")
+    out = " ".join(out.split())
     assert (
         "deepvm run" not in out
         and "deepvm export plan.json --to skypilot --output-dir launch" in out
     )
     _, out, _ = run("recommend", "--cloud", "aws", "--pw", "10")
-    assert "deepvm run plan.json" in out
+    assert "deepvm run --help" in out
     _, out, _ = run("recommend", "--cloud", "gcp", "--pw", "10", "-o", "json")
     (tmp_path / "plan.json").write_text(out)
     code, _, err = run("run", str(tmp_path / "plan.json"), "--dry-run", "--", "python", "train.py")
@@ -244,11 +245,11 @@ def test_the_quota_that_is_needed_is_named_as_the_cloud_counts_it(run: Run) -> N
         (
             "gcp",
             (
-                r"! quota needed: \d+ preemptible (L4|A100) GPUs in the region, \d+ GPUs in all"
-                r" regions; you may have none"
+                r"ask Google Cloud for \d+ preemptible (L4|A100) GPUs in the region, \d+ GPUs"
+                r" in all regions; you may have none"
             ),
         ),
-        ("azure", r"! quota needed: \d+ spot vCPUs in the region; you may have none"),
+        ("azure", r"ask Azure for \d+ spot vCPUs in the region; you may have none"),
         ("lambda", ""),
     ]:
         _, out, _ = run("recommend", "--cloud", cloud, "--pw", "10", "--model", "resnet50")
@@ -353,7 +354,7 @@ def test_what_is_said_to_come_first_for_a_little_more_does(run: Run) -> None:
     seen = set()
     for budget in ("5.8", "6", "6.2", "9", "9.5", "9.9"):
         _, out, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", budget, *RESNET)
-        said = re.search(r"for (\S+) \$/h (\w+) comes first", out)
+        said = re.search(r"for \$(\S+)/h (\w+) comes first", out)
         if said:
             _, then, _ = run("recommend", "--cloud", "lambda,nebius,aws", "--pw", said[1], *RESNET)
             row = next(
@@ -414,7 +415,7 @@ def test_refreshing_from_no_public_catalog(run: Run, server: PublicServer) -> No
 def test_what_costs_most_besides_vms_is_named_where_nothing_is_feasible(run: Run) -> None:
     code, _, err = run("recommend", "--pw", "3", "--disk", "50TB")
     assert code == 3 and re.search(
-        r"\(1 x g4dn\.xlarge \(spot\); 5\.\d+ \$/h of it for costs besides VMs\)", err
+        r"\(1 x g4dn\.xlarge \(spot\); \$5\.\d+/h of it for costs besides VMs\)", err
     )
     assert "ask for less besides VMs (--disk, --bucket, --nat), or raise the budget" in err
 
@@ -732,7 +733,7 @@ def test_each_cloud_of_a_table_has_what_comes_besides_vms(run: Run) -> None:
     aws, gcp = (
         next(t for t in out.splitlines() if t.startswith(name)) for name in ("AWS", "Google")
     )
-    assert "+ 9." in aws and "?" not in aws  # 100 x $0.09, and boot
-    assert "+ 12." in gcp and "+ ?" in gcp  # 100 x $0.12; Google has no gp3
+    assert "+ $9." in aws and "?" not in aws  # 100 x $0.09, and boot
+    assert "+ $12." in gcp and "+ ?" in gcp  # 100 x $0.12; Google has no gp3
     code, _, err = run(*SEVERAL, "--disk", "100GB", "--disk-type", "gp9")
     assert code == 2 and "--disk-type" in err
