@@ -164,6 +164,8 @@ def changed(job: JobFile, **options: Any) -> JobFile:
     processes = str(given.get("processes_per_machine"))
     if processes.isdecimal():
         given["processes_per_machine"] = int(processes)
+    if "outputs" in given:
+        given["outputs"] = [name.strip() for name in given["outputs"].split(",") if name.strip()]
     known = job.model_dump(by_alias=True, exclude_unset=True)
     money: JsonDict = {key: given.pop(key) for key in ("total_usd", "max_price") if key in given}
     if money:

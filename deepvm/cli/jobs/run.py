@@ -67,6 +67,12 @@ class _JobFlags:
         "N",
         kind=int,
     )
+    outputs: str | None = option(
+        None,
+        "What the script writes, to keep: names and patterns such as '*.pt,logs/'; default: the"
+        " job's, else outputs/.",
+        "NAMES",
+    )
     processes_per_machine: str | None = option(
         None,
         "Copies of the command on each machine: a number, or gpus; default: the job's.",

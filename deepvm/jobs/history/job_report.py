@@ -137,6 +137,7 @@ def _outputs(world: JobState, patterns: Sequence[str]) -> JsonDict:
     return {
         "patterns": list(patterns),
         "files": sum(kept.files for kept in known),
+        "machines": sum(bool(kept.files) for kept in known),
         "bytes": sum(kept.bytes for kept in known),
         "kept": _time(max((k.kept_s for k in known if k.kept_s and k.files), default=None)),
         "unmatched": [p for p in patterns if known and all(p in k.unmatched for k in known)],
