@@ -19,7 +19,9 @@ need, the rarer interruptions and the lower price is shown. A plan beyond 1.5 ti
 measured cluster comes after all others. Of those others, plans that miss the deadline more often
 than once in ten times come after those that do not, and so do plans that cost more than the total
 budget if they are slow at a bad time; if all do, plans about as seldom late as the best one come
-first.
+first. Of those, plans that a warning of their own refutes come last: one without spot VMs is faster
+and cheaper at a bad time, or the bill may be more than three times as high at a bad time as at a
+good one. The gain of large gangs counts as at a bad time: ``counted_share``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from deepvm.core.cluster.speedup import STEP_TIME
 from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, law_of
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
+from deepvm.planner.search.enumeration import MAX_GAIN_IN_DOUBT, TIE, Choice, Enumeration
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
@@ -52,14 +54,15 @@ VALUE_TOLERANCE = 1.01 + TIE
 MIN_WORTHWHILE_GAIN = 1.05 + TIE
 # A smaller gain is worth this many times its share in price or time: 5 % speed for 50 % price
 MAX_PRICE_PER_GAIN = 10.0
-# Most that uncertainty may cost: a plan may come before one that is up to so many times as fast
-MAX_GAIN_IN_DOUBT = 1.25 + TIE
 # Standard deviations that a plan must be ahead to be the faster one in two cases of three
 FASTER_WITH_TWO_THIRDS_PROBABILITY_SIGMA = 0.4307272992954576
 # How often a plan may miss the deadline before one that hardly does comes first.
 MAX_LATE_PROBABILITY = 0.1
 # Where all plans may miss the deadline: a difference in probability that does not matter.
 LATE_TOLERANCE = 0.05
+# The bill at a bad time, over that at a good one, from which on a plan comes first only if all have
+# such bills.
+MAX_BILL_SPREAD = 3.0
 # Least log gain per log price of a next budget: 19 % more speed for twice the price.
 MIN_GAIN_PER_PRICE = 0.25
 
@@ -75,6 +78,7 @@ class Plans:
     band: IntArray
     trusted: BoolArray
     late: FloatArray
+    refuted: BoolArray
     apart: Callable[[int, int], float]
 
     def __len__(self) -> int:
@@ -89,12 +93,11 @@ class Plans:
         if not believed.any():
             believed = left
         in_time = believed & (self.late <= MAX_LATE_PROBABILITY)
-        if in_time.any():
-            return np.asarray(in_time)
-        least = float(np.min(self.late, where=believed, initial=1.0))
-        return np.asarray(
-            believed & (self.late <= max(MAX_LATE_PROBABILITY, least + LATE_TOLERANCE))
-        )
+        if not in_time.any():
+            least = float(np.min(self.late, where=believed, initial=1.0))
+            in_time = believed & (self.late <= max(MAX_LATE_PROBABILITY, least + LATE_TOLERANCE))
+        sound = in_time & ~self.refuted
+        return np.asarray(sound if sound.any() else in_time)
 
     def first(self, left: BoolArray) -> int:
         eligible = self.eligible(left)
@@ -140,14 +143,14 @@ class Plans:
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
-        sound = self.trusted & (self.late <= MAX_LATE_PROBABILITY)
+        sound = self.trusted & (self.late <= MAX_LATE_PROBABILITY) & ~self.refuted
         # Of prices that never fall: how many are up to each different one
         numbers = np.flatnonzero(np.diff(self.price, append=-1)) + 1
         numbers = numbers[numbers > above]
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[numbers <= start]
-        # Below the first plan that is in time, eligibility changes with the budget
-        if self.late[:start].any():
+        # Below the first plan that is sound, eligibility changes with the budget
+        if self.late[:start].any() or self.refuted[:start].any():
             yield from (
                 (n, self.up_to(n).first(np.ones(n, dtype=np.bool_))) for n in early.tolist()
             )
@@ -252,15 +255,14 @@ def most_valuable(
 ) -> Choice | None:
     """The plan with the best value within a budget; with uncertainty of those that may come first.
 
-    ``late``: also those that may miss the deadline.
+    ``late``: also those that may miss the deadline, or that a warning refutes.
     """
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
     eligible = _eligible(enumeration, within, late)
-    return enumeration.choice(
-        int(np.argmax(np.where(eligible, enumeration.value[:within], -np.inf)))
-    )
+    row = int(np.argmax(np.where(eligible, enumeration.value[:within], -np.inf)))
+    return _choice(enumeration, _plans(enumeration, within), row)
 
 
 def cheapest_reaching(
@@ -276,10 +278,10 @@ def cheapest_reaching(
 
 
 def _eligible(enumeration: Enumeration, within: int, late: bool) -> BoolArray:
-    """Which of so many cheapest plans may come first; ``late``: also those that may be late."""
+    """Which of so many cheapest plans may come first; ``late``: also those that come later."""
     plans = _plans(enumeration, within)
     if late:
-        plans = replace(plans, late=np.zeros(within))
+        plans = replace(plans, late=np.zeros(within), refuted=np.zeros(within, dtype=np.bool_))
     return plans.eligible(np.ones(within, dtype=np.bool_))
 
 
@@ -292,7 +294,7 @@ def weighed(
     chosen = list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
-        chosen.append(enumeration.choice(row))
+        chosen.append(_choice(enumeration, plans, row))
         if machines:
             left &= plans.type_number != plans.type_number[row]
         else:
@@ -307,11 +309,16 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
     for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:
             last = row
-            yield int(plans.price[count - 1]), enumeration.choice(row)
+            yield int(plans.price[count - 1]), _choice(enumeration, plans, row)
+
+
+def _choice(enumeration: Enumeration, plans: Plans, row: int) -> Choice:
+    return replace(enumeration.choice(row), refuted=bool(plans.refuted[row]))
 
 
 @lru_cache(maxsize=4)
 def _plans(enumeration: Enumeration, within: int) -> Plans:
+    refuted = _refuted(enumeration)[:within]
     enumeration = enumeration.only(np.arange(within))
     column = enumeration.column
     _, memory, nodes, price = enumeration.plans
@@ -332,8 +339,32 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         late=np.where(
             price > column(lambda sizes: sizes.sure_usd), 1.0, column(lambda sizes: sizes.late)
         ),
+        refuted=refuted,
         apart=lambda row, other: distance(doubt_of(choice(row)), doubt_of(choice(other))),
     )
+
+
+def _refuted(enumeration: Enumeration) -> BoolArray:
+    """Plans whose bill may be anything, or that one without spot VMs beats at a bad time.
+
+    In speed and in price for the work; whatever that one costs, so that more money changes nothing.
+    """
+    column = enumeration.column
+    wild = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
+    speed = column(lambda sizes: sizes.throughput)
+    bad = column(lambda sizes: sizes.throughput * sizes.kept_bad)
+    spot = column(lambda sizes: sizes.spot) > 0
+    price = enumeration.price
+    in_time = column(lambda sizes: sizes.trusted & (sizes.late <= MAX_LATE_PROBABILITY))
+    steady = ~spot & in_time.astype(np.bool_) & (speed > 0)
+    law = any(law_of(curve) for block in enumeration.blocks for curve in block.sizes.curves)
+    if not law or not steady.any():
+        return wild
+    order = np.argsort(-speed[steady])
+    faster = np.searchsorted(-speed[steady][order], -MIN_WORTHWHILE_GAIN * bad)
+    least = np.minimum.accumulate((price[steady] / speed[steady])[order])
+    cheapest = np.where(faster > 0, least[faster - 1], np.inf)  # $ for the work of a faster plan
+    return wild | (spot & (price > MIN_WORTHWHILE_GAIN * cheapest * bad))
 
 
 def doubt_of(plan: Choice | Cluster) -> SpeedUncertainty | None:

@@ -102,6 +102,7 @@ class Recommendations(Rows[Recommendation]):
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
+        passed_over: what would come first, but for a warning of its own that refutes it.
         traced_lifetimes: with a job in eFLOPS, if asked for.
     """
 
@@ -121,6 +122,7 @@ class Recommendations(Rows[Recommendation]):
     cheapest: Recommendation | None = None
     reference: InstanceType | None = None
     fastest: bool = True
+    passed_over: Recommendation | None = None
     traced_lifetimes: TracedLifetimes | None = None
     single_gpu: Recommendation | None = None
 
@@ -222,8 +224,11 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         next_change = NextChange(usd, describe(change, candidates), gain)
     most = most_valuable(enumeration, request, budget, late=True)
     fastest = True
+    passed_over = None
     if best is not None and most is not None:
         fastest = most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
+        if most.refuted and not fastest:
+            passed_over = describe(most, candidates)
     catalog = candidates.catalog
     described = tuple(_described(choices, candidates))
     if request.derives_budget and described:
@@ -251,6 +256,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
         fastest=fastest,
+        passed_over=passed_over,
     )
 
 

@@ -15,10 +15,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.extras import COSTS
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.describe import by_memory_nodes
-from deepvm.planner.ranking import MAX_GAIN_IN_DOUBT, Plans, band_of, distance, doubt_of
+from deepvm.planner.ranking import Plans, band_of, distance, doubt_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.enumeration import tie_floor
+from deepvm.planner.search.enumeration import MAX_GAIN_IN_DOUBT, counted_share, tie_floor
 
 _MAX_BUDGET_FACTOR = Decimal("1.1")
 
@@ -178,6 +178,7 @@ def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
         band=np.array([band_of(c.gpu) if c.spot_count else -1 for c in clusters], dtype=np.int64),
         trusted=np.array([p is None or p.trusted for p in predictions]),
         late=np.array([_late(p.recommendation, request) for p in left]),
+        refuted=np.array([p.recommendation.refuted for p in left]),
         apart=lambda row, other: distance(doubts[row], doubts[other]),
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
@@ -208,6 +209,11 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (r.cluster.gpu.eflops or 0.0, float(r.cluster.gpu_count))
     if request.needs_work and request.policy is PolicyName.DEEPVM and r.outlook is not None:
         # From the outlook, not from ``value``: these may be simulated means
-        makespan = request.objective is Objective.MAKESPAN
-        return (1 / r.outlook.total_s if makespan else -r.outlook.cost_usd,)
+        longer = 1.0
+        if r.prediction is not None:
+            kept = r.prediction.kept
+            longer = float(kept.value / counted_share(kept.value, kept.low))
+        if request.objective is Objective.MAKESPAN:
+            return (1 / (longer * r.outlook.total_s),)
+        return (-longer * r.outlook.cost_usd,)
     return (r.value,)

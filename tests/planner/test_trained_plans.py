@@ -196,7 +196,7 @@ def test_beyond_twice_the_budget_more_money_buys_the_first_that_is_better() -> N
 
 def test_more_money_buys_nothing_slower() -> None:
     """A plan that came first for less is at most twice 1 % faster: of what is as good another one
-    may be shown.
+    may be shown. One that a warning refutes gives way as soon as there is one without.
     """
     steps = 0
     for shop in campaign("rising", 0):
@@ -208,7 +208,7 @@ def test_more_money_buys_nothing_slower() -> None:
         }
         request = replace(request_of(shop), rank=Rank.MACHINES)
         enumeration = Enumeration.build(blocks_for(catalog_of(shop), request))
-        found = [choice for _, choice in ranking.firsts(enumeration, 10**12)]
+        found = [choice for _, choice in ranking.firsts(enumeration, 10**12) if not choice.refuted]
         assert all(b.value * 1.01**2 * (1 + 1e-9) >= a.value for a, b in pairwise(found))
         steps += len(found)
     assert steps > 200

@@ -150,6 +150,7 @@ class Recommendation:
         next_zone: the cheapest cluster of as many of these VMs in another zone, if asked for.
         bill: what it costs besides its VMs; None where the catalog knows no rates.
         value: what the policy maximizes.
+        refuted: whether a warning of its own is a reason not to take it (planner.ranking).
     """
 
     rank: int
@@ -168,6 +169,7 @@ class Recommendation:
     next_zone: Cluster | None = None
     bill: "Bill | None" = None
     value: float = 0.0
+    refuted: bool = False
 
     @property
     def usd_per_hour(self) -> Decimal:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 256
 Array: TypeAlias = npt.NDArray[Any]
 TIE = 1e-9  # relative difference up to which values are equal
+# Most that uncertainty may cost: a plan may come before one that is up to so many times as fast
+MAX_GAIN_IN_DOUBT = 1.25 + TIE
+_LEAST_SHARE = 1e-6  # of gangs that never end at a bad time, so that their values are finite
 
 
 class SolveStatus(str, Enum):
@@ -71,6 +74,15 @@ def tie_floor(best: float) -> float:
     return best - abs(best) * TIE
 
 
+def counted_share(kept: FloatArray | float, kept_bad: FloatArray | float) -> FloatArray:
+    """The share that preemptions leave, by which plans are ranked: usual, or at a bad time.
+
+    At a bad time for large gangs of spot VMs: those that it costs more than doubt may cost.
+    """
+    shaken = np.multiply(kept_bad, MAX_GAIN_IN_DOUBT) < kept
+    return np.where(shaken, np.maximum(kept_bad, _LEAST_SHARE), kept)
+
+
 def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     """The score of each size under the request's policy and objective.
 
@@ -88,16 +100,18 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     ideal = request.policy is PolicyName.NOSCALE
     if request.objective is Objective.FLOPP:
         return Scoring(sizes.ideal_z if ideal else sizes.ideal_z * sizes.k * sizes.kept)
+    counted = counted_share(sizes.kept, sizes.kept_bad)
     if ideal:
         work = sizes.ideal_throughput
     else:
-        work = sizes.effective
+        work = sizes.throughput * counted
     if request.needs_work:
         bill = request.objective is Objective.TOTAL_COST
         if ideal:  # it ignores K and preemptions: more eFLOPS end a job sooner
             return Scoring(work, per_dollar=bill)
         # Jobs an hour: the bill of a job is price / score.
-        return Scoring(3600 / (sizes.billed_s if bill else sizes.total_s), per_dollar=bill)
+        took_s = (sizes.billed_s if bill else sizes.total_s) * (sizes.kept / counted)
+        return Scoring(3600 / took_s, per_dollar=bill)
     return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)
 
 
@@ -121,6 +135,7 @@ class Choice:
     memory_count: int
     price: int
     value: float
+    refuted: bool = False  # by a warning of its own: deepvm.planner.ranking
 
     @property
     def curve(self) -> SpeedupCurve:

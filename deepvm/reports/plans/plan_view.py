@@ -13,7 +13,7 @@ from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short
-from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
+from deepvm.planner.ranking import MAX_BILL_SPREAD, MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -131,7 +131,7 @@ class PlanView:
             return []
         answer = self.answer
         notes = [limits_note(answer, self.rows), *simulated_note(answer[0]), *rival_note(answer)]
-        notes += self.cautions
+        notes += [*passed_over_note(answer), *self.cautions]
         if self.price_age is not None:
             text = f"prices {self.price_age} days old ({answer.catalog.region})"
             notes.append(Note("prices", text, "!", refresh_command(answer.catalog)))
@@ -327,6 +327,8 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     gpus, steady_gpus = ((c.gpu, c.gpu_count) for c in (first.cluster, steady.cluster))
     if gpus == steady_gpus:
         return  # the same VMs without preemptions are always faster
+    if steady.prediction is None or not steady.prediction.trusted:
+        return
     bad = first.throughput * first.prediction.kept.low
     better = []
     if bad * MIN_WORTHWHILE_GAIN < steady.throughput:
@@ -338,6 +340,20 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     if better:
         text = f"at a bad time, when spot VMs live for hours, 'no spot' is {' and '.join(better)}"
         yield Note("bad-time", text, "!")
+
+
+def passed_over_note(answer: Recommendations) -> Iterator[Note]:
+    """What would come first, but for a warning of its own."""
+    plan = answer.passed_over
+    if plan is None:
+        return
+    reason = "at a bad time VMs on demand are faster and cheaper"
+    if plan.outlook is not None and plan.outlook.costs_usd is not None:
+        good, bad = plan.outlook.costs_usd
+        if bad > MAX_BILL_SPREAD * good:
+            reason = f"its bill may be {words.dollars(good)} to {words.dollars(bad)} $"
+    name = f"{words.cluster_words(plan.cluster)} at {plan.usd_per_hour:.2f} $/h"
+    yield Note("passed-over", f"{name} is not first, though better as a rule: {reason}", "~")
 
 
 def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:

@@ -38,6 +38,11 @@ class Plan(NamedTuple):
     trusted: bool
     sd: float
     late: float
+    speed: float
+    bad: float
+    """The speed at a bad time."""
+    spread: float
+    """The bill of a slow run at a bad time over that of a fast one at a good time."""
 
     @property
     def cluster(self) -> tuple[str, str, int, str, int]:
@@ -47,16 +52,15 @@ class Plan(NamedTuple):
 # --- what preemptions leave -----------------------------------------------------------------------
 
 
-def life_s(shop: dict[str, Any], gpu: dict[str, Any], *, bad: bool = False) -> float:
-    """Of one spot VM: the user's figure, else the geometric mean of four hours and AWS's band.
+def lives_s(shop: dict[str, Any], gpu: dict[str, Any]) -> tuple[float, float, float]:
+    """Of one spot VM: the user's figure, else four hours, AWS's band, and their geometric mean.
 
-    ``bad``: at a bad time, four hours.
+    In the order at a bad time, usual, at a good time.
     """
     if shop["life_s"] is not None:
-        return float(shop["life_s"])
-    if bad:
-        return 4 * 3600
-    return math.sqrt(4 * 3600 * -MONTH_S / math.log(1 - BANDS[gpu["band"]]))
+        return (float(shop["life_s"]),) * 3
+    good = -MONTH_S / math.log(1 - BANDS[gpu["band"]])
+    return 4 * 3600, math.sqrt(4 * 3600 * good), good
 
 
 def received_s(shop: dict[str, Any]) -> float:
@@ -72,8 +76,7 @@ def kept(
     count: int,
     spot: int,
     architecture: str,
-    *,
-    bad: bool = False,
+    life_s: float,
 ) -> float:
     """Share of the throughput that is left with the best time between two saves."""
     if not spot:
@@ -87,7 +90,7 @@ def kept(
     stall, moved = max(0.01, each / gpu["gpus"] / 6e9), parts * each / reach
     if architecture == "tiering":
         moved = max(moved, received_s(shop))
-    rate = max(1e-15, spot / life_s(shop, gpu, bad=bad))
+    rate = max(1e-15, spot / life_s)
     work = max(math.sqrt(2 * stall / rate), moved)
     waiting = rate * (START_S + 2 * moved)
     if waiting + rate * (work + stall) > 700:
@@ -224,39 +227,59 @@ def _plan(
     if not within(shop, used):
         return None
     price = spot * spot_price + paid * (gpu["on_demand"] or 0) + m * (node["on_demand"] if m else 0)
-    left = kept(shop, gpu, n, spot, architecture)
+    bad, left, good = (kept(shop, gpu, n, spot, architecture, s) for s in lives_s(shop, gpu))
     if left < 0.05:
         return None  # it never ends
     effective = speed * left
-    total_s = START_S + shop["units"] / effective if shop["units"] else 0.0
+    work_s = shop["units"] / effective if shop["units"] else 0.0
+    total_s = START_S + work_s if work_s else 0.0
     if shop["deadline_s"] is not None and total_s > shop["deadline_s"]:
         return None
     if shop["most_usd"] is not None and price * total_s > shop["most_usd"] * 3600 * 10**6 * (
         1 + 1e-12
     ):
         return None
+    # Large gangs are ranked as at a bad time.
+    counted = max(bad, 1e-6) if bad * (1.25 + TIE) < left else left
+    longer = left / counted
     z = left * speed / n * 10**6 * (spot / (spot_price or 1) + paid / (gpu["on_demand"] or 1))
     value = {
-        "throughput": effective,
+        "throughput": speed * counted,
         "flopp": z,
-        "cost-per-work": -price / effective,
-        "makespan": 3600 / total_s if total_s else 0.0,
-        "total-cost": -price * total_s / 3600,
+        "cost-per-work": -price / (speed * counted),
+        "makespan": 3600 / (total_s * longer) if total_s else 0.0,
+        "total-cost": -price * total_s * longer / 3600,
     }[shop["objective"]]
     vcpus = n * gpu["vcpus"] + (m * node["vcpus"] if m else 0)
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
     trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
     sd = math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01)
     late = _late(shop["deadline_s"], total_s, sd)
-    if shop["most_usd"] is not None:
-        # Four runs of five are not slower than this
-        slow = speed * kept(shop, gpu, n, spot, architecture, bad=True) / math.exp(Z80 * sd)
-        slow_s = START_S + shop["units"] / slow if slow else math.inf
-        if price * slow_s > shop["most_usd"] * 3600 * 10**6 * (1 + 1e-12):
-            late = 1.0
+    doubt = math.exp(Z80 * sd)
+    slow_s = START_S + work_s * doubt * left / max(bad, 1e-9)  # At a bad time
+    spread = slow_s / (START_S + work_s / doubt * left / good) if work_s else 0.0
+    if shop["most_usd"] is not None and price * slow_s > shop["most_usd"] * 3600 * 10**6 * (
+        1 + 1e-12
+    ):
+        late = 1.0
     zone = zone if spot else ""
     return Plan(
-        architecture, name, n, memory, m, price, zone, value, vcpus, band, trusted, gpu["sd"], late
+        architecture,
+        name,
+        n,
+        memory,
+        m,
+        price,
+        zone,
+        value,
+        vcpus,
+        band,
+        trusted,
+        gpu["sd"],
+        late,
+        speed,
+        speed * bad,
+        spread,
     )
 
 
@@ -302,6 +325,8 @@ def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = Tr
 
     Plans come in the order of :func:`ranked` among equals.
     """
+    found = list(found)
+    steady = [p for p in found if p.band < 0 and p.trusted and p.late <= 0.1]
     left = sorted(
         (p for p in found if p.price <= budget),
         key=lambda p: (p.price, p.memory_count, p.architecture, p.gpu, p.count, p.memory),
@@ -312,10 +337,24 @@ def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = Tr
         choice = [p for p in choice if p.late <= 0.1] or [
             p for p in choice if p.late <= max(0.1, min(q.late for q in choice) + 0.05)
         ]
+        choice = [p for p in choice if not refuted(p, steady)] or choice
         first = _to_show(choice, _kept(choice))
         order.append(first)
         left = [p for p in left if (p.gpu != first.gpu if machines else p != first)]
     return order
+
+
+def refuted(plan: Plan, steady: list[Plan]) -> bool:
+    """By a warning of its own: what its bill may be, or what is better at a bad time."""
+    much = 1.05 + TIE
+    return plan.spread > 3 or (
+        plan.band >= 0
+        and any(
+            other.speed > much * plan.bad
+            and plan.price * other.speed > much * other.price * plan.bad
+            for other in steady
+        )
+    )
 
 
 def _kept(choice: list[Plan]) -> Plan:
