@@ -56,13 +56,16 @@ def _sentences(view: PlanView) -> list[Sentence]:
     fixed = [("", _speeds(view)), *(("", str(note)) for note in said)]
     fixed += [("To rent it", view.quota_sentence)]
     last = ("Next", _next_step(view))
-    left = _MAX_LINES - len(view.rows) - 3 - _lines_of([("", _headline(view)), *fixed, last])
+    left = _MAX_LINES - len(_table(view, WIDTH)) - 2
+    left -= _lines_of([("", _headline(view)), *fixed, last])
     grave = [("", str(note)) for note in notes if note.kind != "warning"]
     duties = _script(view)
     script = ("Your script", f"{duties}{_one_gpu(view)}")
     if _lines_of([script]) + max(_lines_of(grave), bool(notes)) > left:
         script = ("Your script", duties)
     left -= _lines_of([script])
+    if left < 1:  # One of the warnings must have room
+        fixed[-1] = (fixed[-1][0], fixed[-1][1].replace(", and a grant can take days", ""))
     warnings = []
     if notes:
         warnings = _warnings(notes, max(left, _lines_of(grave[:1]), 1))

@@ -15,7 +15,7 @@ def answer(run: Run, *words: str) -> tuple[Any, str]:
     words = ("recommend", "--model", "llama-70b", "--method", "fsdp", *words, "--offline")
     code, out, err = run(*words, "-o", "json")
     assert code == 0, err
-    return json.loads(out), run(*words)[1]
+    return json.loads(out), run(*words, "--why")[1]
 
 
 def test_at_a_bad_time_no_spot_would_be_faster_and_cheaper(run: Run) -> None:
