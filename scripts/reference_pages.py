@@ -1,24 +1,44 @@
-"""Write docs/reference/{cli,api,documents}.md: ``python scripts/reference_pages.py``."""
+"""Write docs/reference/{cli,api}/*.md and documents.md: ``python scripts/reference_pages.py``."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import inspect
 import json
 import re
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 import deepvm
+import deepvm.training
 from deepvm.cli.app import COMMANDS, load
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 110
+PUBLIC = {
+    "deepvm": tuple(deepvm.__all__),
+    "deepvm.training": tuple(deepvm.training.__all__),
+    "deepvm.checkpoint": (
+        "Checkpointer",
+        "ResumableLoader",
+        "training_run",
+        "TrainingRun",
+        "inspect_latest",
+    ),
+    "deepvm.checkpoint.dcp": ("DeepVMReader", "DeepVMWriter"),
+    "deepvm.checkpoint.loggers": ("TensorBoard",),
+    "deepvm.lab": ("SampleLog",),
+}
+"""The modules that users import. The callbacks of trainers need these trainers."""
+OPEN_CLASSES = ("Checkpointer", "ResumableLoader", "TrainingRun", "SampleLog")
+"""Classes whose methods users call."""
 WRITTEN = "<!-- Written by scripts/reference_pages.py. -->\n"
 
 
@@ -29,16 +49,24 @@ def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
         yield from commands(below, f"{words} {name}")
 
 
-def cli_page() -> str:
-    """Every command's help, as the terminal shows it."""
-    every = [found for entry in COMMANDS for found in commands(load(entry), f"deepvm {entry.name}")]
-    text = f"{WRITTEN}\n# Commands\n\n`deepvm COMMAND --help` prints the same.\n"
-    for words, command in every:
+def cli_page(entry: Any) -> str:
+    """The help of a command and of those below it, as the terminal shows it."""
+    text = f"{WRITTEN}\n# deepvm {entry.name}\n\n[All commands](index.md)\n"
+    for words, command in commands(load(entry), f"deepvm {entry.name}"):
         context = click.Context(
             command, info_name=words, terminal_width=WIDTH, help_option_names=["-h", "--help"]
         )
         text += f"\n## {words}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     return text
+
+
+def cli_index() -> str:
+    """All commands, with the line that ``deepvm --help`` has of each."""
+    text = f"{WRITTEN}\n# Commands\n\n`deepvm COMMAND --help` prints the same.\n\n"
+    text += "| command | what it does |\n|---|---|\n"
+    return text + "".join(
+        f"| [`deepvm {entry.name}`]({entry.name}.md) | {entry.help} |\n" for entry in COMMANDS
+    )
 
 
 def type_name(annotation: Any) -> str:
@@ -110,37 +138,30 @@ def attributes(thing: Any) -> str:
     return "\n".join([f"class {thing.__name__}:", *fields])
 
 
-def api_page() -> str:
-    """Every public name of the package and of its training side."""
-    text = (
-        f"{WRITTEN}\n# Python API\n\n"
-        "Examples: [Use deepvm from Python](../internals/guide/python.md).\n"
-    )
-    for name in deepvm.__all__:
-        text += entry(
-            f"deepvm.{name}", signature(name, getattr(deepvm, name)), getattr(deepvm, name)
-        )
-    return text + checkpoint_api()
+def api_page(module: str) -> str:
+    """Every public name of a module."""
+    text = f"{WRITTEN}\n# {module}\n\n[All modules](index.md)\n"
+    for name in PUBLIC[module]:
+        thing = getattr(importlib.import_module(module), name)
+        if name in OPEN_CLASSES:
+            text += of_class(f"{module}.{name}", thing)
+        else:
+            text += entry(f"{module}.{name}", signature(name, thing), thing)
+        if name == "Checkpointer":
+            from deepvm.checkpoint.training.save_handle import Handle
+
+            text += entry("Handle", attributes(Handle), Handle)
+    return text
 
 
-def checkpoint_api() -> str:
-    """What a training script uses; needs torch."""
-    from deepvm.checkpoint import Checkpointer, ResumableLoader, TrainingRun, training_run
-    from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
-    from deepvm.checkpoint.loggers import TensorBoard
-    from deepvm.checkpoint.training.save_handle import Handle
-
-    text = of_class("deepvm.checkpoint.Checkpointer", Checkpointer)
-    text += entry("Handle", attributes(Handle), Handle)
-    text += of_class("deepvm.checkpoint.ResumableLoader", ResumableLoader)
-    text += entry(
-        "deepvm.checkpoint.training_run", signature("training_run", training_run), training_run
-    )
-    text += of_class("TrainingRun", TrainingRun)
-    for thing in (DeepVMReader, DeepVMWriter, TensorBoard):
-        text += entry(
-            f"{thing.__module__}.{thing.__name__}", signature(thing.__name__, thing), thing
-        )
+def api_index() -> str:
+    """All modules, with the names of each."""
+    text = f"{WRITTEN}\n# Python API\n\nExamples: "
+    text += "[use deepvm from Python](../../internals/guide/python.md), "
+    text += "[scripts that survive](../../guide/survive.md).\n\n"
+    text += "| module | names |\n|---|---|\n"
+    for module, names in PUBLIC.items():
+        text += f"| [`{module}`]({module}.md) | {', '.join(f'`{name}`' for name in names)} |\n"
     return text
 
 
@@ -235,8 +256,15 @@ def documents_page() -> str:
     return text
 
 
-PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page, "documents.md": documents_page}
+PAGES_BY_NAME: dict[str, Callable[[], str]] = {
+    "documents.md": documents_page,
+    "cli/index.md": cli_index,
+    **{f"cli/{entry.name}.md": partial(cli_page, entry) for entry in COMMANDS},
+    "api/index.md": api_index,
+    **{f"api/{module}.md": partial(api_page, module) for module in PUBLIC},
+}
 
 if __name__ == "__main__":
     for name, page in PAGES_BY_NAME.items():
+        (PAGES / name).parent.mkdir(exist_ok=True)
         (PAGES / name).write_text(page())

@@ -77,7 +77,7 @@ def test_user_pages_are_short() -> None:
 
 
 def test_user_pages_are_first_in_the_contents() -> None:
-    contents = yaml.safe_load((ROOT / "mkdocs.yml").read_text().partition("nav:")[2])
+    contents = yaml.safe_load((ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
     named = {title: pages for entry in contents for title, pages in entry.items()}
     assert sorted(f"docs/{page}" for page in named["User guide"]) == USER_PAGES[1:]
     assert list(named)[:2] == ["Home", "User guide"]
