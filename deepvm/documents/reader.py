@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
@@ -139,6 +139,7 @@ class FileFormat(Generic[Model]):
     load: Callable[[str], Tree] = json.load
     rules: Callable[[Model], Rules] | None = None
     error: FileError = CatalogFormatError
+    others: Mapping[str, str] = field(default_factory=dict)  # By a key: the file that has it
 
     def read(self, path: str | os.PathLike[str]) -> Model:
         """Read a file; raises ``error`` or, if it is not readable text, CatalogFormatError."""
@@ -164,6 +165,9 @@ class FileFormat(Generic[Model]):
                 issues.append(Issue(f"not an object (expected {self.expected})"))
             else:
                 issues += issues_of(error, self.model, tree)
+                for key in self.others.keys() & tree.value.keys():
+                    is_other = f"this is {self.others[key]} (expected {self.expected})"
+                    raise self.error(os.fspath(name), [tree.issue((key,), is_other)]) from None
         else:
             if self.rules:
                 for path, message in islice(self.rules(model), MAX_ISSUES):

@@ -249,7 +249,12 @@ def _rules(job: JobFile) -> Rules:
 
 _ONE_GROUP = "only with launcher: direct; torchrun starts the processes of one group"
 FORMAT = FileFormat(
-    JobFile, "a job file, see docs/reference/run-file.md", yaml.load, _rules, JobFormatError
+    JobFile,
+    "a job file, see docs/reference/run-file.md",
+    yaml.load,
+    _rules,
+    JobFormatError,
+    {"step_s": "a simulation file of 'deepvm simulate --job'"},
 )
 
 

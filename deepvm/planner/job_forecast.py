@@ -54,7 +54,7 @@ class Work:
     mttp_s: float | None = None  # infinite for none; None: by the bands of the types
     deadline_s: float | None = None  # the longest expected time
     total_budget: Decimal | None = None  # the highest expected bill, $
-    assumed: bool = False  # its latencies are the usual ones, not those of a job file
+    assumed: bool = False  # its latencies are the usual ones, not those of a simulation file
     besides_usd: Decimal = Decimal(0)  # one-time costs besides VMs
     band_factor: float = 1.0  # on the mean lifetime that a type's band gives
 
@@ -108,7 +108,7 @@ class Work:
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
-        # A job file may describe other machines than the planner's clusters.
+        # A simulation file may describe other machines than the planner's clusters.
         if job.vms != 1:
             raise RequestError("job", f"vms: {job.vms}", "vms: 1 with the step_s of one VM")
         if job.market is not Market.SPOT:
@@ -133,7 +133,7 @@ class Work:
         )
 
     def in_market(self, grace_s: float | None) -> "Work":
-        """The work with a market's grace period, if known; a user's job file has its own."""
+        """The work with a market's grace period, if known; a user's file has its own."""
         if grace_s is None or not self.assumed or self.job.grace_s == Span.of(grace_s):
             return self
         return replace(self, job=replace(self.job, grace_s=Span.of(grace_s)))

@@ -1,4 +1,4 @@
-"""Jobs in YAML files, the two presets from the Spotify thesis, and sweeps of their parameters."""
+"""Simulation files, the two presets from the Spotify thesis, and sweeps of their parameters."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ MIN_STEP_S = 1e-9
 
 
 def read_job(path: Path) -> Job:
-    """Read a job file. Raises JobFormatError, CatalogFormatError."""
+    """Read a simulation file. Raises JobFormatError, CatalogFormatError."""
     return _job_of(_job_format().read(path).model_dump(exclude_none=True))
 
 
@@ -39,9 +39,10 @@ def _job_format() -> "FileFormat[Any]":
     from deepvm.documents.models import by_values, model_of
     from deepvm.documents.reader import FileFormat
 
-    expected = "a job file with steps and step_s, see docs/reference/job-file.md"
+    expected = "a simulation file with steps and step_s, see docs/reference/simulation-file.md"
     model = model_of("job_file.JobDocument")
-    return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError)
+    others = {"train": "a job file of 'deepvm run'"}
+    return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError, others)
 
 
 def _job_of(values: dict[str, Any]) -> Job:
@@ -106,7 +107,7 @@ def preset(name: str) -> Job:
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    """The job as plain data with the keys of a job file; spans as [low, high]."""
+    """The job as plain data with the keys of a simulation file; spans as [low, high]."""
     document = {"name": job.name} | {each.name: getattr(job, each.name) for each in fields(job)}
     finite: list[Any] = [v for v in job.mttp_s if v < math.inf] or [None]
     document |= {"market": job.market.value, "mttp_s": finite[0] if len(finite) == 1 else finite}

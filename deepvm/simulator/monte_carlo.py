@@ -57,14 +57,14 @@ def simulate(
 ) -> Results:
     """Simulate a job ``runs`` times, from 1; the same ``seed``, from 0, gives the same runs.
 
-    ``job``: also a preset, such as ``"gpt-1.3b"``, or a job file. ``policy``: also its name, such
-    as ``"every:10min"``. ``lives``: lifetimes of machines; by default drawn as the job says.
+    ``job``: also a preset, such as ``"gpt-1.3b"``, or a simulation file. ``policy``: also its
+    name, such as ``"every:10min"``. ``lives``: of machines; by default drawn as the job says.
     ``jobs``: processes of this machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster instead.
     ``progress``: gets the number of further runs that are done.
 
     Raises:
         RequestError: an argument is out of range or unknown. MissingExtraError: no dask.
-        JobFormatError, DataError: the job file cannot be used. SimulationError: the job makes no
+        JobFormatError, DataError: the file cannot be used. SimulationError: the job makes no
             progress. WorkerLostError: a process was killed. CloudError: the Dask cluster does not
             answer, or has no workers.
     """

@@ -22,7 +22,7 @@ from deepvm.io.host_info import free_port
 
 CATALOG, JOB, SIMULATE = (
     "docs/reference/catalog-file.md",
-    "docs/reference/job-file.md",
+    "docs/reference/simulation-file.md",
     "docs/internals/guide/simulate.md",
 )
 PLAN, CHECKPOINT, SETTINGS = (

@@ -343,3 +343,29 @@ def test_as_many_processes_as_the_agent_can_tell_apart() -> None:
 
     _, count = properties("run_file.JobFile")["processes_per_machine"]["anyOf"]
     assert count["maximum"] == MOST_RANKS
+
+
+@pytest.mark.parametrize("words", [["run"], ["run", "--dry-run"]])
+def test_a_simulation_file_is_named_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    file = tmp_path / "sim.yaml"
+    file.write_text("name: one\nsteps: 1000\nstep_s: 0.5\n")
+    with pytest.raises(SystemExit) as end:
+        main([*words, str(file)])
+    assert end.value.code == 2
+    said = "sim.yaml:3: this is a simulation file of 'deepvm simulate --job' (expected a job file"
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_job_file_is_no_simulation_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: one\ntrain: python train.py\nmachines: {type: g4dn.xlarge}\n")
+    for words in (["simulate"], ["recommend", "3", "--offline"]):
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--job", str(file)])
+        err = " ".join(capsys.readouterr().err.split())
+        assert end.value.code == 2
+        assert "job.yaml:2: this is a job file of 'deepvm run' (expected a simulation file" in err

@@ -49,7 +49,11 @@ def doctor(
         from deepvm.jobs.clouds.aws.ec2_settings import POLICIES, Ec2Settings, policy
 
         refuse_unknown("for", purpose, POLICIES)
-        sys.stdout.write(json.dumps(policy(purpose, Ec2Settings.of()), indent=2) + "\n")
+        settings = Ec2Settings.of()
+        if not settings.bucket:
+            allowed = "the bucket that the policy is for, as a policy for any bucket is too much"
+            raise RequestError("DEEPVM_AWS_BUCKET", None, allowed)
+        sys.stdout.write(json.dumps(policy(purpose, settings), indent=2) + "\n")
         return
     if iam:
         sys.stdout.write(DEFAULT_CLOUD.policy())

@@ -27,10 +27,12 @@ def jobs_of(
     """The jobs. Raises RequestError: there is none, or two have one name."""
     given = [preset(name) for name in presets] + [read_job(path) for path in paths]
     if not given:
-        raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
+        raise RequestError("job", "", f"a simulation file, or --preset {' or '.join(PRESETS)}")
     names = [job.name for job in given]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise RequestError("job", twice[0], "jobs whose names differ; the key 'name' of a job file")
+        raise RequestError(
+            "job", twice[0], "jobs whose names differ; the key 'name' of a simulation file"
+        )
     jobs = []
     for job in given:
         if market:

@@ -331,7 +331,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             "bad.yaml:2: invalid value for step_s: a list of 2 (expected seconds from 0",
         ),
         (["--job", "bad.yaml"], 2, "bad.yaml:3: unknown key safe_s (did you mean save_s?)"),
-        (["--job", "none.yaml"], 4, "none.yaml: does not exist (expected a job file"),
+        (["--job", "none.yaml"], 4, "none.yaml: does not exist (expected a simulation file"),
         (["--job", "flat.yaml"], 2, "flat.yaml:4: lifetime: 'weibull:0.001' (expected exponential"),
         (
             ["--job", "stall.yaml"],
@@ -348,7 +348,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             4,
             "unending.json: no machine is preempted there; name another",
         ),
-        ([], 2, "--job: not given or empty; allowed: a job file, or --preset gpt-117m or gpt-1.3b"),
+        ([], 2, "--job: not given or empty; allowed: a simulation file, or --preset gpt-117m or"),
         (
             ["--job", "calm.yaml", "--job", "./calm.yaml"],
             2,

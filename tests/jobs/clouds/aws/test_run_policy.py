@@ -200,10 +200,8 @@ def test_the_doctor_prints_them() -> None:
     # A policy for a bucket that is nobody's would be put as it is
     for purpose in ("run", "head", "machine"):
         unset = printed("--iam", "--for", purpose, bucket="")
-        assert (unset.returncode, unset.stdout) == (
-            5,
-            "",
-        ) and "DEEPVM_AWS_BUCKET is not set" in unset.stderr
+        assert (unset.returncode, unset.stdout) == (2, "")
+        assert "DEEPVM_AWS_BUCKET: not given; allowed: the bucket that" in unset.stderr
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2
