@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-system test-all test-slow check coverage docs bench bench-recovery proof-recovery proof-trainers proof-lab clean
+.PHONY: help recommend test test-system test-all test-slow check coverage docs images bench bench-recovery proof-recovery proof-trainers proof-lab clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make check       ruff, mypy --strict, the size of each package, words that new lines avoid"
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
+	@echo "make images      the pictures of the README, from the program (needs Chromium)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun; how fast notices are"
 	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
@@ -96,6 +97,9 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.made
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+
+images: $(VENV)/.dev
+	$(BIN)/python scripts/page_images.py
 
 bench: $(VENV)/.dev
 	@$(COMPILE)

@@ -5,7 +5,10 @@ What kinds of blocks there are, and which test runs each, is in ``TESTED``.
 
 from __future__ import annotations
 
+import html
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -233,3 +236,25 @@ def test_the_quickstart_rehearses_and_brings_the_model(home: Home, tmp_path: Pat
     assert home.run(*words).returncode == 0
     weights = torch.load(tmp_path / "results" / "outputs" / "model.pt", weights_only=True)
     assert set(weights) == {"weight", "bias"}
+
+
+@pytest.mark.system
+def test_the_picture_of_the_answer_is_what_the_command_prints() -> None:
+    """``WRITE_GOLDEN=1`` draws it; ``make images`` also the page of a run."""
+
+    def words(svg: str) -> str:
+        text = html.unescape(" ".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg)))
+        return re.sub(r"\d+ days old", "<age>", " ".join(text.split()))
+
+    file = ROOT / "docs" / "images" / "answer.svg"
+    svg = runpy.run_path(str(ROOT / "scripts" / "page_images.py"))["answer"]()
+    if os.environ.get("WRITE_GOLDEN"):
+        file.write_text(svg)
+    assert words(file.read_text()) == words(svg)
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_pictures_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
+    assert set(sizes) == {"answer.svg", "run.png"}
+    assert max(sizes.values()) <= 150_000
