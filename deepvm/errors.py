@@ -87,6 +87,11 @@ class RequestError(DeepVMError, ValueError):
         return f"{text[:96]} ..."
 
 
+# What changes with a release: what pip installs for an extra, and where the pages are
+EXTRA_SOURCE = "'.[{}]' in a clone of deepvm"
+PAGES = "docs/{} in a clone of deepvm"
+
+
 class MissingExtraError(RequestError):
     """The request needs a library that the base install leaves out."""
 
@@ -96,7 +101,7 @@ class MissingExtraError(RequestError):
         self.extra = extra
         # Of this Python, perhaps not that on PATH
         pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"
-        cure = f"install it with: {pip} -e '.[{extra}]' (in a checkout) or {pip} 'deepvm[{extra}]'"
+        cure = f"install it with: {pip} {EXTRA_SOURCE.format(extra)}"
         super().__init__(option, library, cure)
 
     def __str__(self) -> str:

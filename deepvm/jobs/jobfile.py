@@ -250,7 +250,7 @@ def _rules(job: JobFile) -> Rules:
 _ONE_GROUP = "only with launcher: direct; torchrun starts the processes of one group"
 FORMAT = FileFormat(
     JobFile,
-    "a job file, see docs/reference/run-file.md",
+    "a job file, see 'deepvm help running'",
     yaml.load,
     _rules,
     JobFormatError,

@@ -349,11 +349,7 @@ def _step_rules(matrix: MatrixFile, path: KeyPath, schedule: FaultSchedule, faul
 
 
 FORMAT = FileFormat(
-    MatrixFile,
-    "a matrix file, see docs/reference/matrix-file.md",
-    yaml.load,
-    _rules,
-    JobFormatError,
+    MatrixFile, "a matrix file, see 'deepvm schema matrix'", yaml.load, _rules, JobFormatError
 )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from deepvm import __version__
 from deepvm.core.spelling import joined
 from deepvm.core.units import counted, elapsed, format_bytes, format_seconds, utc_text
+from deepvm.errors import EXTRA_SOURCE
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def new_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
         **more,
     )
     environment.filters.update(_FILTERS)
+    environment.globals["extra_source"] = EXTRA_SOURCE
     return environment
 
 

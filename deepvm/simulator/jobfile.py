@@ -39,7 +39,7 @@ def _job_format() -> "FileFormat[Any]":
     from deepvm.documents.models import by_values, model_of
     from deepvm.documents.reader import FileFormat
 
-    expected = "a simulation file with steps and step_s, see docs/reference/simulation-file.md"
+    expected = "a simulation file with steps and step_s, see 'deepvm schema job'"
     model = model_of("job_file.JobDocument")
     others = {"train": "a job file of 'deepvm run'"}
     return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError, others)

@@ -288,7 +288,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     said = f"{MissingExtraError('plot', 'matplotlib', 'plot')} 2"
-    assert "pip install 'deepvm[plot]'" in said
+    assert "pip install '.[plot]'" in said
     assert done.stdout.splitlines() == [said]
     assert not list(tmp_path.iterdir())
 

@@ -94,9 +94,7 @@ class _JobFlags:
 
 @takes_flags
 def run(
-    job: Path = arg(
-        "JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."
-    ),
+    job: Path = arg("JOB", "Job file, see 'deepvm help running'. Or a plan, with a COMMAND."),
     *,
     flags: _JobFlags,
     command: list[str] | None = arg(

@@ -14,7 +14,7 @@ from deepvm.errors import RequestError, SimulationError
 def simulate(
     more: list[Path] | None = arg("[FILE]...", "Additional files for --trace.", None),
     job: list[Path] | None = opt(
-        None, "Simulation file (docs/reference/simulation-file.md); repeat to compare.", "FILE"
+        None, "Simulation file, see 'deepvm schema job'; repeat to compare.", "FILE"
     ),
     preset: list[str] | None = opt(
         None, "A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME"

@@ -7,6 +7,7 @@ from typing import Any
 from deepvm.core.cluster.commitments import ReservedPool
 from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules, repeats
+from deepvm.errors import PAGES
 
 
 def _rules(document: Mapping[str, Any]) -> Rules:
@@ -20,7 +21,8 @@ def _rules(document: Mapping[str, Any]) -> Rules:
 
 RESERVED = FileFormat(
     model_of("reserved.Document"),
-    '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see docs/internals/guide/plan.md',
+    '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see '
+    + PAGES.format("internals/guide/plan.md"),
     rules=by_values(_rules),
 )
 

@@ -107,7 +107,7 @@ def test_eflops_without_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     )
     code, _, err = run("profile", "eflops")
     assert code == 2 and "Error: this needs torch, which is not installed; install it with: " in err
-    assert f"{Path(sys.executable).name} -m pip install 'deepvm[train]'" in err
+    assert f"{Path(sys.executable).name} -m pip install '.[train]' in a clone of deepvm" in err
 
 
 @pytest.mark.system
