@@ -350,6 +350,8 @@ def _refuted(enumeration: Enumeration) -> BoolArray:
     In speed and in price for the work; whatever that one costs, so that more money changes nothing.
     """
     column = enumeration.column
+    if any(block.scoring.blind for block in enumeration.blocks):
+        return np.zeros(len(enumeration.price), dtype=np.bool_)
     wild = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
     speed = column(lambda sizes: sizes.throughput)
     bad = column(lambda sizes: sizes.throughput * sizes.kept_bad)

@@ -40,6 +40,31 @@ class Omission:
     region: str = ""
 
 
+@dataclass(frozen=True)
+class AccountSource:
+    """Where a limit of new accounts is documented."""
+
+    cloud: str
+    says: str
+    url: str
+    read: str
+
+
+@dataclass(frozen=True)
+class NewAccount:
+    """Why a new account may not rent the first plan, and what it may rent.
+
+    ``plan``: the best of those compared. ``cloud``: where it is, or else which cloud has some, up
+    to ``usd_per_hour``.
+    """
+
+    reason: str
+    plan: RankedPlan | None
+    cloud: str
+    usd_per_hour: float | None
+    sources: tuple[AccountSource, ...]
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
@@ -47,6 +72,7 @@ class Comparison(Answer):
     answers: tuple[Recommendations, ...]
     ranked: tuple[RankedPlan, ...]
     left_out: tuple[Omission, ...] = ()
+    new_account: NewAccount | None = None
 
     @property
     def of_several_clouds(self) -> bool:

@@ -69,6 +69,7 @@ def recommend_in(
     ``left_out``: what the catalogs lack already.
     """
     from deepvm.planner.regions import Omission, cloud_name, compare
+    from deepvm.services.new_account import new_account
 
     answers: list[Recommendations] = []
     failed: list[tuple[Catalog, RequestError | MissingDataError]] = []
@@ -86,12 +87,13 @@ def recommend_in(
         say(f"{cloud}region {catalog.region} is left out: {reason}")
         missing.append(Omission(cloud_name(catalog), str(reason), catalog.region))
     if request.work is None and simulate is None:
-        return replace(compare(answers), left_out=tuple(missing))
+        comparison = compare(answers)
+        return replace(comparison, left_out=tuple(missing), new_account=new_account(comparison))
     from deepvm.services.simulated_ranking import read_runs, simulate_ranking, with_traced_lifetimes
 
     runs = read_runs(simulate, job=request.work is not None)
     comparison = compare([simulate_ranking(answer, runs, say) for answer in answers])
-    comparison = replace(comparison, left_out=tuple(missing))
+    comparison = replace(comparison, left_out=tuple(missing), new_account=new_account(comparison))
     best, *others = comparison.answers
     if not reasons or not best:
         return comparison

@@ -60,6 +60,7 @@ class Scoring:
 
     scores: FloatArray
     per_dollar: bool = False  # a plan's value is - price / score, memory nodes included
+    blind: bool = False  # a baseline, which ignores scaling and preemptions
 
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
         """Values of plans, given their rows and prices, micro-dollars an hour; higher is better."""
@@ -99,7 +100,8 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
     ideal = request.policy is PolicyName.NOSCALE
     if request.objective is Objective.FLOPP:
-        return Scoring(sizes.ideal_z if ideal else sizes.ideal_z * sizes.k * sizes.kept)
+        z = sizes.ideal_z if ideal else sizes.ideal_z * sizes.k * sizes.kept
+        return Scoring(z, blind=ideal)
     counted = counted_share(sizes.kept, sizes.kept_bad)
     if ideal:
         work = sizes.ideal_throughput
@@ -108,11 +110,12 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     if request.needs_work:
         bill = request.objective is Objective.TOTAL_COST
         if ideal:  # it ignores K and preemptions: more eFLOPS end a job sooner
-            return Scoring(work, per_dollar=bill)
+            return Scoring(work, per_dollar=bill, blind=True)
         # Jobs an hour: the bill of a job is price / score.
         took_s = (sizes.billed_s if bill else sizes.total_s) * (sizes.kept / counted)
         return Scoring(3600 / took_s, per_dollar=bill)
-    return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)
+    bill = request.objective is Objective.COST_PER_WORK
+    return Scoring(work, per_dollar=bill, blind=ideal)
 
 
 @dataclass(frozen=True)

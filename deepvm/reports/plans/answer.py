@@ -9,7 +9,7 @@ from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import counted, format_seconds, format_short
 from deepvm.reports.plans import words
-from deepvm.reports.plans.plan_view import Note, PlanView, short_label, simulated_note
+from deepvm.reports.plans.plan_view import NEW_ACCOUNT, Note, PlanView, short_label, simulated_note
 from deepvm.reports.plans.sources import price_origins
 from deepvm.reports.terminal import (
     WARNING,
@@ -83,8 +83,11 @@ def _lines_of(sentences: Sequence[Sentence]) -> int:
 def _table(view: PlanView, width: int) -> list[str]:
     """With shorter labels, and without speeds of a job, where rows would not be lines."""
     table: list[Column] = []
+    labeled, account = view.rows, view.found.new_account
+    if account is not None and account.plan is not None:
+        labeled = [*labeled, (NEW_ACCOUNT, account.plan.recommendation)]
     for shorten, speeds in ((str, True), (short_label, True), (short_label, False)):
-        rows = [_cells(shorten(label), r, view, speeds=speeds) for label, r in view.rows]
+        rows = [_cells(shorten(label), r, view, speeds=speeds) for label, r in labeled]
         columns = dict.fromkeys(column for row in rows for column in row)
         table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
         if len(table_text(table, WIDTH, sys.stdout)) == len(rows) + 1:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deepvm.catalog.clouds import cloud_of
+from deepvm.catalog.clouds import REGISTRY, cloud_of
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
@@ -30,6 +30,7 @@ FIRST_CHOICE = "first choice"
 BEST_VALUE = "best value"
 CHEAPEST = "cheapest"
 NO_SPOT = "no spot"
+NEW_ACCOUNT = "new account"
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
 _LIMITS = {
@@ -151,13 +152,20 @@ class PlanView:
             groups = self.rows[0][1].cluster.groups
             said = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
             if any(said):
-                return f"ask {cloud.title} for {'; '.join(filter(None, said))}; you may have none"
+                text = f"ask {cloud.title} for {'; '.join(filter(None, said))}"
+                if self.found.new_account is None:
+                    return f"{text}; you may have none"
+                return f"{text}; {self.found.new_account.reason}{self._needs_no_grant}"
+            if self.found.new_account is not None:
+                return f"{self.found.new_account.reason}{self._needs_no_grant}"
             return ""
         asked = " and ".join(
             f'{vcpus:,} vCPUs "{title.removesuffix(" Instance Requests")}"'
             for title, vcpus in needs.items()
         )
         text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
+        if self._needs_no_grant:
+            return f"{text}{self._needs_no_grant}"
         least = [
             (sum(other.values()), label)
             for label, r in self.rows[1:]
@@ -167,6 +175,19 @@ class PlanView:
             vcpus, label = min(least)
             text += f'; "{short_label(label)}" needs only {vcpus:,}'
         return text
+
+    @property
+    def _needs_no_grant(self) -> str:
+        """Which plan, or else which cloud, a new account may use."""
+        account = self.found.new_account
+        if account is None:
+            return ""
+        title = REGISTRY[account.cloud].title
+        if account.plan is not None:
+            return f'; "{NEW_ACCOUNT}", on {title}, needs no grant'
+        if account.cloud == cloud_of(self.answer.catalog.name).name:
+            return f"; a plan up to ${account.usd_per_hour:g}/h needs no grant"
+        return f"; no grant needed: --cloud {account.cloud}"
 
     def _unknown_needs(self, r: Recommendation) -> dict[str, int]:
         needs = quota_needs(r.cluster, self.answer.catalog)

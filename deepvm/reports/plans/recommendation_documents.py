@@ -31,7 +31,15 @@ _COLUMNS["figures"] = {
     key: key for key, about in properties("plans.Configuration").items() if "column" in about
 }
 _PLAN = ["cluster", "figures", "limits"]
-_OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "regions", "left_out")
+_OPTIONAL = (
+    "on_demand",
+    "cheapest",
+    "next_measurement",
+    "explanation",
+    "regions",
+    "left_out",
+    "new_account",
+)
 
 
 def document(
@@ -68,6 +76,9 @@ def document(
         more["regions"] = [_region(found, answer) for answer in found.answers]
     if found.left_out:
         more["left_out"] = found.left_out
+    if (account := found.new_account) is not None:
+        plan = account.plan and _plan(found, account.plan)
+        more["new_account"] = With(account, configuration=plan)
     asked = With(
         request,
         catalog=catalog,

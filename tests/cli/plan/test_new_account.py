@@ -1,0 +1,60 @@
+"""What an account without grants may rent: a row, a line and ``new_account`` of the JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deepvm.io.user_dirs import read_data
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def answer(run: Run, *words: str) -> tuple[Any, str]:
+    code, out, err = run("recommend", *words, "--offline", "-o", "json")
+    assert code == 0, err
+    return json.loads(out).get("new_account"), run("recommend", *words, "--offline")[1]
+
+
+def test_aws_alone_names_a_cloud_that_needs_no_grant(run: Run) -> None:
+    found, text = answer(run, "--pw", "12")
+    assert found["reason"] == "a new account has 0 vCPUs of G and VT (spot)"
+    assert (found["configuration"], found["cloud"]) == (None, "runpod")
+    assert "no grant needed: --cloud runpod" in text
+    assert len(text.splitlines()) <= 15
+    assert {s["cloud"] for s in found["sources"]} == {"aws", "runpod"}
+    assert all(s["url"].startswith("https://") and s["read"] for s in found["sources"])
+
+
+def test_a_row_of_several_clouds_needs_no_grant(run: Run) -> None:
+    found, text = answer(run, "--pw", "12", "--cloud", "aws,runpod,gcp")
+    plan = found["configuration"]
+    assert plan["cloud"] == found["cloud"] == "runpod"
+    (row,) = [line for line in text.splitlines() if line.startswith("new account")]
+    assert plan["gpu"]["instance_type"] in row and f"{plan['usd_per_hour']:.2f}" in row
+    assert '"new account", on RunPod, needs no grant' in " ".join(text.split())
+    why = run("recommend", "--pw", "12", "--cloud", "aws,runpod", "--offline", "--why")[1]
+    assert "docs.runpod.io" in why and "on runpod us-tx-3, needs no grant" in " ".join(why.split())
+
+
+def test_the_default_of_gcp_is_known_and_that_of_azure_is_not(run: Run) -> None:
+    assert answer(run, "--pw", "12", "--cloud", "gcp")[0]["reason"] == "a new account has 0 GPUs"
+    found, text = answer(run, "--pw", "12", "--cloud", "azure")
+    assert found["reason"] == "what a new account has is not documented"
+    assert "a new account has 0" not in text
+
+
+@pytest.mark.parametrize(
+    "words", [["--pw", "12", "--quota", "none"], ["--pw", "3", "--catalog", "paper"]]
+)
+def test_where_limits_are_known_or_there_are_none(words: list[str], run: Run) -> None:
+    assert answer(run, *words)[0] is None
+
+
+def test_each_limit_has_its_source_and_date() -> None:
+    for limits in read_data("clouds/new_accounts.json")["clouds"].values():
+        for source in limits["sources"]:
+            assert source["url"].startswith("https://docs.") and len(source["read"]) == 10

@@ -1,0 +1,35 @@
+"""Documented limits of new accounts against single clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import read_workload
+from deepvm.catalog.store import load_catalog
+from deepvm.core.training.speed import Training
+from deepvm.planner.recommend import solve
+from deepvm.planner.request import PlanRequest
+from deepvm.services.new_account import lacking
+
+
+def test_runpod_limits_what_pods_cost_together() -> None:
+    catalog = load_catalog("runpod-us-tx-3", prices="snapshot")
+    training = Training(read_workload(model="resnet50"), PublishedPerformance())
+    cluster = solve(catalog, PlanRequest.parse("60", training=training))[0].cluster
+    assert lacking(cluster, catalog) == ""
+    many = replace(cluster, on_demand_count=100)
+    assert lacking(many, catalog) == "a new account may spend $80/h"
+
+
+@pytest.mark.parametrize(
+    ("family", "said"), [("P", "a new account has 0 vCPUs of P (spot)"), ("Trn", None)]
+)
+def test_families_of_aws(family: str, said: str | None) -> None:
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    cluster = solve(catalog, PlanRequest.parse("3"))[0].cluster
+    gpu = replace(cluster.gpu, quota_family=family)
+    spot = replace(cluster, gpu=gpu, spot_count=1, on_demand_count=0, memory=None)
+    assert lacking(spot, catalog) == said
