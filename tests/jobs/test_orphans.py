@@ -212,6 +212,6 @@ def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
     monkeypatch.setattr(
         jobs_group.run, "control", lambda job, world, *_, **__: known.append(world.generation)
     )
-    flags = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
+    flags = {f.name: f.default for f in fields(jobs_group.run.ResumeFlags)}
     jobs_group.resume(name="next", **{**flags, "total_usd": 10.0}, detach=False, keep=False)
     assert known == [7]

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.catalog.refresh import PROFILE, region_option
+from deepvm.cli.catalog.refresh import CLOUD_NAMES, PROFILE, clouds_named, region_option
 from deepvm.cli.output import Output, note, print_named, text
 from deepvm.cli.parameters import flag, opt
-from deepvm.core.spelling import refuse_unknown
+from deepvm.core.spelling import joined, refuse_unknown
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from deepvm.catalog.signals.cloud import Check
+    from deepvm.catalog.signals.cloud import Check, Cloud
 
 REQUEST_TIMEOUT_S = 30  # for each request: all are small, and the user waits for the table
 
 
 def doctor(
+    cloud: list[str] | None = CLOUD_NAMES,
     region: list[str] | None = region_option([]),
     profile: str = PROFILE,
     iam: bool = flag("--iam", "Only print the read-only IAM policy that deepvm needs."),
@@ -38,7 +39,7 @@ def doctor(
 
     Checks the cache, credentials, the clock, each permission, quotas and the price feed. Every
     check is a small read-only request; nothing is started or changed. Exit code 0 when nothing
-    failed, else 5.
+    failed, else 5. Of clouds other than AWS it checks whether their public catalogs answer.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region
@@ -58,14 +59,22 @@ def doctor(
     if iam:
         sys.stdout.write(DEFAULT_CLOUD.policy())
         return
+    clouds = clouds_named(cloud or [])
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region or () if r not in ("", "all"))
+    if named and DEFAULT_CLOUD not in clouds:
+        allowed = f"only with {DEFAULT_CLOUD.title}: public catalogs have all regions"
+        raise RequestError("region", joined(named), allowed)
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
-    regions = regions or [DEFAULT_CLOUD.own_region(profile)]
+    if DEFAULT_CLOUD in clouds and not regions:
+        regions = [DEFAULT_CLOUD.own_region(profile)]
     checks = [_check_cache(), _check_local_machines()]
+    now = datetime.now(timezone.utc)
+    for one in clouds:
+        if not one.has_api:
+            checks += _public_checks(one, now)
     for own in regions:
         note(f"checking AWS in {own.name}" + ("" if named else f" ({own.where})"))
-        now = datetime.now(timezone.utc)
         for check in DEFAULT_CLOUD.check(profile, own.name, now, REQUEST_TIMEOUT_S):
             if len(regions) > 1:
                 check = replace(check, name=f"{own.name}: {check.name}")
@@ -75,6 +84,29 @@ def doctor(
     print_named(output, text("doctor", checks=checks), "doctor", values)
     if failed:
         raise typer.Exit(5)
+
+
+def _public_checks(cloud: "Cloud", now: datetime) -> "list[Check]":
+    """Whether the public catalogs of a cloud answer; one that does is enough."""
+    from deepvm.catalog.public.public_market import ALONE_S, AUTO, public_catalogs
+    from deepvm.catalog.signals.cloud import Check
+
+    catalogs = public_catalogs(cloud, AUTO, now)
+    for catalog in catalogs:
+        catalog.wait_s = ALONE_S
+        catalog.latest([cloud.default_region])
+    answered = any(catalog.error is None for catalog in catalogs)
+    checks = []
+    for catalog in catalogs:
+        name = f"{cloud.title}: {catalog.source.title}"
+        if (error := catalog.error) is None:
+            checks.append(Check(name, True, f"{len(catalog.regions())} regions"))
+        else:
+            checks.append(Check(name, None if answered else False, error.detail, error.advice))
+    if not catalogs:
+        advice = "set none of DEEPVM_SKYPILOT_URL and DEEPVM_GPUHUNT_URL to none"
+        checks = [Check(f"{cloud.title}: prices", False, "no public catalog is asked", advice)]
+    return checks
 
 
 def _check_cache() -> "Check":

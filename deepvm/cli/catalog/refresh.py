@@ -57,7 +57,7 @@ def refresh(
     """
     from deepvm.catalog.public.public_market import wanted_source
 
-    clouds = _clouds_named(cloud or [])
+    clouds = clouds_named(cloud or [])
     now = datetime.now(timezone.utc)
     wanted = wanted_source(source)
     # Clouds alone, without an account: their prices, wherever they come from.
@@ -73,7 +73,8 @@ def refresh(
         _refresh_aws(region or [], only or [], days, profile, now)
 
 
-def _clouds_named(names: Sequence[str]) -> list[Cloud]:
+def clouds_named(names: Sequence[str]) -> list[Cloud]:
+    """The clouds of ``--cloud``; the default one without any."""
     from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, clouds_of
 
     return [REGISTRY[name] for name in clouds_of(names)] or [DEFAULT_CLOUD]
@@ -227,7 +228,7 @@ def status(
 
     cache = DEFAULT_CLOUD.cache(profile)
     now = datetime.now(timezone.utc)
-    clouds = _clouds_named(cloud or [])
+    clouds = clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]
     regions = [clouds[0].check_region(name) for name in names]
     if ALL in (region or []):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
+from support.public_catalogs import public_server
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws import checks
@@ -167,3 +168,30 @@ def test_a_key_is_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     code, out, err = run("-o", "json")
     assert code == 5
     assert SECRET not in out + err and "AKIAIOSFODNN7EXAMPLE" not in out + err
+
+
+@pytest.mark.system
+def test_another_cloud_needs_a_public_catalog_that_answers(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with public_server() as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("DEEPVM_SKYPILOT_URL", server.url)
+        monkeypatch.setenv("DEEPVM_GPUHUNT_URL", "http://127.0.0.1:9")
+        code, out, err = run("--cloud", "gcp", "-o", "json")
+        assert code == 0 and "checking AWS" not in err, out
+        found = rows(out)
+        assert found["Google Cloud: skypilot-catalog"]["status"] == "ok"
+        assert found["Google Cloud: gpuhunt"]["status"] == "warning"  # the other has answered
+        assert "credentials" not in found and json.loads(out)["regions"] == []
+
+
+def test_a_cloud_whose_catalogs_are_off_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "none")
+    monkeypatch.setenv("DEEPVM_GPUHUNT_URL", "none")
+    code, out, _ = run("--cloud", "lambda", "-o", "json")
+    assert code == 5 and rows(out)["Lambda: prices"]["status"] == "failed"
+    code, _, err = run("--cloud", "gcp", "--region", "us-east1")
+    assert code == 2 and "--region: 'us-east1' cannot be used; allowed: only with AWS" in err
+    code, _, err = run("--cloud", "gpc")
+    assert code == 2 and "did you mean gcp?" in err

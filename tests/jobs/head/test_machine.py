@@ -51,7 +51,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
 
 
 NO_FLAGS: dict[str, Any] = {
-    **{f.name: f.default for f in fields(jobs_group.ResumeFlags)},
+    **{f.name: f.default for f in fields(run.ResumeFlags)},
     "detach": False,
     "keep": False,
 }
