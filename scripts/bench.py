@@ -3,6 +3,7 @@
 
     python scripts/bench.py            # about two minutes; `make bench`
     python scripts/bench.py --quick    # seconds, figures of no value: for the tests
+    python scripts/bench.py --page docs/internals/explain/speed.md    # and write them there
 
 Prints two tables and writes ``growth.png`` and ``bench.json`` under ``--out`` (build/bench). Times
 are medians: of wall clock seconds for processes, which take turns, so that a busy minute of the
@@ -18,6 +19,7 @@ import math
 import os
 import platform
 import random
+import re
 import resource
 import statistics
 import subprocess
@@ -469,6 +471,36 @@ def machine() -> dict[str, str]:
     }
 
 
+PAGE_BLOCK = re.compile(r"(<!-- scripts/bench.py -->\n).*(<!-- end -->\n)", re.DOTALL)
+
+
+def write_page(
+    page: Path, about: Mapping[str, str], timings: Sequence[Timing], growth: Sequence[Growth]
+) -> None:
+    """Replace the figures between two comments of a page."""
+    floor = timings[0]
+    lines = [
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        "| command | fastest run | processor time | times the import floor |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| `{t.name}` | {t.fastest:.2f} s | {t.cpu:.2f} s | {t.cpu / floor.cpu:.1f} |"
+            for t in timings
+        ),
+        "",
+        "Growth of processor time with the size of the catalog, as an exponent: "
+        + "; ".join(f"{g.solver} with {g.axis} {g.tail:.2f}" for g in growth)
+        + ".",
+    ]
+    text, count = PAGE_BLOCK.subn(
+        lambda match: match[1] + "\n".join(lines) + "\n" + match[2], page.read_text()
+    )
+    if count != 1:
+        sys.exit(f"{page}: no block of scripts/bench.py")
+    page.write_text(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, draw."""
     parser = argparse.ArgumentParser(
@@ -482,6 +514,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json"
     )
     parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")
+    parser.add_argument("--page", type=Path, help="page whose block of figures is replaced")
     options = parser.parse_args(arguments)
     # Neither the user's credentials nor settings may change what is measured.
     for name in [n for n in os.environ if n.startswith(("AWS_", "DEEPVM_"))]:
@@ -547,6 +580,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "growth": [asdict(g) for g in growth],
     }
     (options.out / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
+    if options.page is not None:
+        write_page(options.page, about, timings, growth)
     print(f"\nwrote {options.out / 'growth.png'} and {options.out / 'bench.json'}")
     missed = [t.name for t in timings if t.met == "NO"]
     if missed:

@@ -24,8 +24,14 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_quick_bench(tmp_path: Path) -> None:
     """One test, because a fixture would run the bench once in each worker of pytest-xdist."""
     pytest.importorskip("matplotlib")
-    done = bench(tmp_path, "--quick")
+    page = tmp_path / "speed.md"
+    page.write_text("# Speed\n\n<!-- scripts/bench.py -->\nold\n<!-- end -->\n\nMore.\n")
+    done = bench(tmp_path, "--quick", "--page", str(page))
     assert done.returncode == 0 and done.stderr == ""
+    written = page.read_text()
+    assert "| `recommend --pw 3, snapshot` |" in written and written.endswith("\n\nMore.\n")
+    assert "old" not in written
+    page.unlink()
     for name in ("date:", "machine:", "versions:", "cores", "highspy", "Python"):
         assert name in done.stdout
     check_processes(done.stdout.splitlines())
