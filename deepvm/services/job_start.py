@@ -60,7 +60,8 @@ class JobStart:
     machines: int
     processes: int  # of one process group
     preemptible: bool
-    simulated: bool  # on this computer, where nothing is paid for
+    simulated: bool  # on this computer
+    costs: bool  # whether the machines have a price
 
     @property
     def group_remark(self) -> str:
@@ -137,4 +138,12 @@ def job_start(job: JobFile, file: Path) -> JobStart:
     if not job.independent_processes:
         processes = rented.most * each
     is_spot = hosts is None and rented.steadies < rented.most
-    return JobStart(script, rented.most, processes, is_spot or job.inject is not None, simulated)
+    priced = hosts is None or any(host.usd_per_hour for host in hosts.hosts)
+    return JobStart(
+        script,
+        rented.most,
+        processes,
+        preemptible=is_spot or job.inject is not None,
+        simulated=simulated,
+        costs=priced and not simulated,
+    )

@@ -168,7 +168,7 @@ def run(
             raise RequestError("validate", True, allowed)
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
-    if not (start.simulated or yes):
+    if start.costs and not yes:
         _confirm_spending(found, job, detach=detach)
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach, replaces=replace)
@@ -250,8 +250,6 @@ def _confirm_spending(job: JobFile, file: Path, *, detach: bool) -> None:
         allowed = "--yes, where no terminal can be asked; --dry-run shows what would be rented"
         raise RequestError("yes", None, allowed)
     plan = plan_job(job, file, detach=detach)
-    if not plan.most_usd_per_hour:
-        return  # hosts without a price
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)
     hourly = format_paid(plan.most_usd_per_hour)

@@ -194,4 +194,4 @@ def test_a_cloud_whose_catalogs_are_off_fails(run: Run, monkeypatch: pytest.Monk
     code, _, err = run("--cloud", "gcp", "--region", "us-east1")
     assert code == 2 and "--region: 'us-east1' cannot be used; allowed: only with AWS" in err
     code, _, err = run("--cloud", "gpc")
-    assert code == 2 and "did you mean gcp?" in err
+    assert code == 2 and "did you mean --cloud gcp?" in err

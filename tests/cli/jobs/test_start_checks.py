@@ -123,6 +123,9 @@ def test_own_hosts_are_preempted_only_on_purpose(home: Home, run: Run) -> None:
     job = hosts_job(home, "python plain.py", "one price=2\n")
     code, _, err = run("run", job)
     assert code == 2 and NO_TERMINAL in err and BEFORE not in err
+    # Without a price nothing is spent, so nothing is asked
+    code, _, err = run("run", hosts_job(home, "python plain.py", "one\n"))
+    assert code == 5 and "no host of own has an address" in err, err
 
 
 def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> None:

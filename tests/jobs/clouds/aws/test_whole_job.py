@@ -212,3 +212,17 @@ def test_what_a_job_makes_has_the_names_that_the_dry_run_shows(
     assert home.run("jobs", "stop", "one").returncode == 0
     process.communicate(timeout=60)
     assert ec2.alive() == []
+
+
+def test_a_replaced_job_gets_machines_and_checkpoints_of_its_own(
+    home: Home, ec2: FakeEc2, machines: Machines
+) -> None:
+    """EC2 would answer a second request for m1 with the first m1, which has ended."""
+    tiers = [(home.folder / "versions").as_uri()]
+    job = str(home.job("one", TRAIN.format(steps=5), cloud="aws", tiers=tiers))
+    assert home.run("run", job).returncode == 0
+    done = home.run("run", job, "--replace")
+    assert done.returncode == 0, done.stderr
+    assert (home.result / "starts-0").read_text() == "0 0 "
+    (machine,) = home.document("jobs", "show", "one")["machines"]
+    assert machine["id"] == "m2" and len(machines.all) == 2 and ec2.alive() == []
