@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint.tiers.object_store import Read
 from deepvm.checkpoint.tiers.s3 import Bucket
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, DamagedError
 from deepvm.io.atomic_write import hidden_path, sync, sync_folder, write_bytes
 from deepvm.io.safe_read import os_reason
 
@@ -246,8 +246,15 @@ class OutputStore:
                 self._objects.upload(key, size, read, [size])
 
     def pieces(self, machine: str, file: OutputFile) -> Iterator[bytes]:
-        with self._objects.errors(f"read {self._key(machine, file.sha256)}"):
-            yield from self._objects.pieces(self._key(machine, file.sha256), file.bytes)
+        key = self._key(machine, file.sha256)
+        with self._objects.errors(f"read {key}"):
+            if file.bytes > _SMALL:
+                yield from self._objects.pieces(key, file.bytes)
+                return
+            data = self._objects.content(key)
+        if data is None:
+            raise DamagedError(f"{self.url}: {key} is gone")
+        yield data
 
 
 @dataclass(frozen=True)
