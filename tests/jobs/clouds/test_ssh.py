@@ -89,6 +89,26 @@ def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+def test_outputs_of_hosts_come_back(home: Home) -> None:
+    """By a folder that they share, next to which nothing of the job stays there."""
+    (home.code / "plain.py").write_text(
+        "import os\nopen(f'own-{os.environ[\"RANK\"]}.txt', 'w').write('x')\n"
+    )
+    shared = home.folder / "shared"
+    more = {"tiers": [shared.as_uri()], "outputs": ["*.txt"], "independent_processes": True}
+    path = job_on(home, "brings", "one\ntwo\n", "exec python plain.py;", LOCAL_AS_FAR, **more)
+    home.env["DEEPVM_CONTROLLER_HOST"] = "127.0.0.1"
+    done = home.run("run", str(path))
+    assert done.returncode == 0, done
+    got = home.folder / "got"
+    found = home.document("jobs", "fetch", "brings", "--to", str(got))
+    assert found["problems"] == [] and {p.name for p in got.glob("*.txt")} == {
+        "own-0.txt",
+        "own-1.txt",
+    }
+    assert nothing_is_left(home)
+
+
 @pytest.mark.slow
 def test_a_job_that_costs_nothing_has_a_final_document(home: Home) -> None:
     """Hosts without a price, and a number of steps: the forecast of costs is not compared."""
