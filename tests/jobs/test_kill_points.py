@@ -60,6 +60,8 @@ QUICK = {
     "cloud.before-request",
     "local.before-reply",
     "backup.before-rename",
+    "outputs.before-list",
+    "outputs.before-send",
 }
 AT_THE_END = of("job.done") | {"job.finished", "agent.ended"}
 ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED | HEADS
@@ -94,10 +96,15 @@ def hurry_when(home: Home, folder: Path, most_s: float) -> Callable[[], None]:
 def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
     labels, steps = sorted(QUICK) if part == "quick" else HERE[part::6], 50 * STEPS
     inject = {"mttp": "1s", "count": 200, "grace": "6s", "seed": 3}  # kills are counted, too
-    job = home.job("points", f"exec python chain.py {steps};", setup="true", inject=inject)
+    more = {"setup": "true", "inject": inject, "outputs": ["kept.txt"]}
+    job = home.job("points", f"exec python chain.py {steps};", **more)
     folder = arm(home, labels)
     assert until_it_ends(home, job, "points", 300, hurry_when(home, folder, 150)) == 0
     assert (home.result / "final-0").read_text() == final_of(steps)
+    # Whatever was killed, the last output is whole and the newest
+    fetched = home.run("jobs", "fetch", "points", "--to", str(home.folder / "got"))
+    assert fetched.returncode == 0, fetched
+    assert (home.folder / "got" / "kept.txt").read_text() == final_of(steps)
     assert nothing_is_left(home, "points")["state"] == "done"
     assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
 

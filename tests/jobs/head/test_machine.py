@@ -54,6 +54,7 @@ NO_FLAGS: dict[str, Any] = {
     **{f.name: f.default for f in fields(run.ResumeFlags)},
     "detach": False,
     "keep": False,
+    "all_ranks": False,
 }
 
 

@@ -41,10 +41,12 @@ while step < steps:
         mine = f"{here}/mine-{rank}-{epoch}-{step}"
         open(mine, "w").write(f"{step} {epoch} {state}")
         dt.backup(mine)
+        open("kept.txt", "w").write(state)
+open("kept.txt", "w").write(state)
 open(f"{here}/final-{rank}", "w").write(state)
 """
 )
-"""A training whose result depends on every step, once and in order."""
+"""A training whose result depends on every step, once and in order; ``kept.txt`` is its output."""
 
 TORCH = """
 import hashlib, os, sys, time
