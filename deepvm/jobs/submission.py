@@ -8,9 +8,9 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -508,28 +508,45 @@ def secret_in(folder: Path) -> str:
         ) from None
 
 
+@dataclass(frozen=True)
+class JobStorage:
+    """Where a job's checkpoints and outputs are."""
+
+    tiers: Sequence[str]
+    outputs: str  # The tier of outputs, empty if none takes any
+    patterns: Sequence[str]  # Of outputs; none of a job of an older deepvm
+
+
+def storage_of(name: str, folder: Path, spec: JsonObject) -> JobStorage:
+    """The storage of a job, from what was written down. Raises RefusedError, RequestError."""
+    hosts = StaticHosts.load(folder)
+    tiers = list(spec["tiers"])
+    for_outputs = [tier for tier in tiers if tier.partition(":")[0].lower() in SCHEMES]
+    if not for_outputs:
+        cloud = cloud_of(spec["cloud"])
+        if isinstance(cloud, RemoteCloud):
+            for_outputs = [cloud.tier(name)]
+        elif hosts is None or hosts.reach.local:  # other hosts do not see this folder
+            for_outputs = [(folder / "versions").as_uri()]
+    outputs = next(iter(for_outputs), "")
+    return JobStorage(tiers or for_outputs, outputs, spec.get("outputs", ()))
+
+
 def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject = spec["inject"]
     hosts = StaticHosts.load(folder)
     cloud = cloud_of(spec["cloud"])
     gpus = gpus_of(spec["instance_type"], hosts)
-    tiers = list(spec["tiers"])
-    for_outputs = [tier for tier in tiers if tier.partition(":")[0].lower() in SCHEMES]
-    if not for_outputs:
-        if isinstance(cloud, RemoteCloud):
-            for_outputs = [cloud.tier(name)]
-        elif hosts is None or hosts.reach.local:  # other hosts do not see this folder
-            for_outputs = [(folder / "versions").as_uri()]
-    tiers = tiers or for_outputs
+    storage = storage_of(name, folder, spec)
     memory = None
     if isinstance(spec["anchor"], dict):
         memory = spec["anchor"].get("memory")
     agent_spec = {
         **{key: spec[key] for key in _COPIED},
-        "tiers": tiers,
-        "outputs": spec.get("outputs", []),  # None, of a job of an older deepvm
-        "outputs_to": next(iter(for_outputs), ""),
+        "tiers": list(storage.tiers),
+        "outputs": list(storage.patterns),
+        "outputs_to": storage.outputs,
         "grace_s": inject["grace"] if inject else _GRACE_S,
         "per_machine": processes_of(spec.get("processes_per_machine", "gpus"), gpus),
         "gpus": gpus,

@@ -20,7 +20,7 @@ from deepvm.jobs.history.job_report import unkept
 from deepvm.jobs.storage.backup_store import files_of
 from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder, digest_of, file_pieces
 from deepvm.jobs.storage.output_store import FoundOutput, OutputStore, chosen, open_objects
-from deepvm.jobs.submission import submitted
+from deepvm.jobs.submission import storage_of
 
 CHECKPOINT = "checkpoint.pt"
 _BACKUP = "backup"
@@ -58,23 +58,23 @@ class JobResults:
 
 def fetch_results(row: JobRow, world: JobState, target: Path, *, all_files: bool) -> JobResults:
     """Bring a job's outputs and its newest checkpoint. Raises DataError: there is nothing."""
-    spec = submitted(row.name, row.folder, row.spec).spec
+    storage = storage_of(row.name, row.folder, row.spec)
     folder = FetchFolder(target, row.name)
     problems = [
         f"outputs of {machine} are not kept since {utc_text(kept.failing_s or 0.0)}: {kept.why}"
         for machine, kept in unkept(world).items()
     ]
     found = JobResults(row.name, target, [], problems)
-    tiers = [tier for tier in spec["tiers"] if tier.partition(":")[0].lower() in _LASTING]
+    tiers = [tier for tier in storage.tiers if tier.partition(":")[0].lower() in _LASTING]
     with folder.opened():
         with _noted(found):
-            _outputs(str(spec["outputs_to"]), folder, found, all_files=all_files)
+            _outputs(storage.outputs, folder, found, all_files=all_files)
         with _noted(found):
             _checkpoint(tiers, folder, found)
         with _noted(found):
             _backup(tiers, folder, found)
     if not found.files and not found.problems:
-        patterns = ", ".join(spec["outputs"]) or "none"
+        patterns = ", ".join(storage.patterns) or "none"
         raise DataError(
             f"{row.name} has kept no outputs and no checkpoint yet (outputs: {patterns}); see"
             f" 'deepvm jobs show {row.name}'"

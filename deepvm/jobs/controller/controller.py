@@ -105,7 +105,8 @@ class Controller:
         self.last_lines: list[str] = []
         # Lines of a machine that its log lacks, since one could be written, and the reason
         self._lost_lines: dict[str, tuple[int, str]] = {}
-        self._left = set[str]()  # Machines that have kept their last outputs
+        # Machines that have kept their last outputs, and those that are being released
+        self._left, self._leaving = set[str](), set[str]()
         self._stop = ""  # Why the user wants the end; for the loop, which has adopted machines
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
@@ -186,8 +187,7 @@ class Controller:
         except BusyError:
             return
         if isinstance(act, d.Release):
-            await self._outputs_kept(act.id)
-            await self._calls.release(act.id)
+            await self._release(act.id)
             return
         job = self._job
         place = str(job.folder / "controller")
@@ -196,8 +196,20 @@ class Controller:
         start = Start(job.name, act.id, secret_of(job.secret, act.id), self._url, place, most_usd)
         await self._calls.request(record, start)
 
+    async def _release(self, machine: str) -> None:
+        """End a machine after its outputs are kept; it is wanted again and again until it ends."""
+        if machine in self._leaving:
+            return
+        self._leaving.add(machine)
+        try:
+            await self._outputs_kept(machine)
+            await self._calls.release(machine)
+        finally:
+            self._leaving.remove(machine)
+
     async def _outputs_kept(self, machine: str) -> None:
         """Wait for the last outputs of a machine that has trained, while its agent answers."""
+        limit_usd = self.world.terms.total_usd
         until_s = time.monotonic() + _KEPT_S
         while self._job.spec.get("outputs") and machine not in self._left:
             record = self.world.machines.get(machine)
@@ -205,6 +217,7 @@ class Controller:
                 return
             silent_s = self._clock.now_s() - record.heard_s
             over = record.state.over or silent_s >= self.world.terms.silent_s
+            over |= limit_usd is not None and self.world.usd >= limit_usd
             if over or len(self.signals.numbers) > 1 or time.monotonic() >= until_s:
                 return
             await self._change.wait(_TICK_S)
