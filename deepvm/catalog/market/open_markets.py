@@ -160,7 +160,7 @@ class _Market:
         try:
             return self.catalogs([own.name], usual=f"region {own.name} ({own.where})")
         except MissingDataError:
-            known = self.cloud.snapshot_regions() or self._known_regions()
+            known = self._embedded_regions() or self._known_regions()
             particular = self.request.zone or self.request.history or self.request.prices == "live"
             if particular or not known or own.name in known:
                 raise
@@ -203,7 +203,13 @@ class _Market:
         for catalog in self.public:
             catalog.latest(())
             known.update(catalog.regions())
-        return tuple(sorted(known.union(self.cloud.snapshot_regions())))
+        return tuple(sorted(known.union(self._embedded_regions())))
+
+    def _embedded_regions(self) -> tuple[str, ...]:
+        """Not where prices must come from one public catalog."""
+        if self.named:
+            return ()
+        return self.cloud.snapshot_regions()
 
     def catalogs(
         self, regions: Sequence[str], note: str = "", usual: str = ""

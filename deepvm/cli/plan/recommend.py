@@ -55,6 +55,12 @@ def recommend(
         warning = budget_warning(ctx.meta[BARE_BUDGET])
     if warning:
         note(warning)
+    if request.training is not None and "/" in flags.model:
+        from deepvm.catalog.published.workloads import presets
+
+        name = request.training.workload.model.name
+        if name in presets():  # not of a file
+            note(f"{flags.model}: planned as {name}")
     printed = output in ("table", "wide")
     found = recommend_in(
         catalogs,

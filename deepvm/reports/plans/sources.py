@@ -46,7 +46,8 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     origins = (origin for catalog in catalogs for origin in catalog.provenance.origins)
     files = dict.fromkeys(o.source for o in origins if o.source in TITLES)
     if files:
-        line += f", from {joined(files)}"
+        part = "" if all(o.source in TITLES for o in prices) else "in part "
+        line += f", {part}from {joined(files)}"
     # A cloud without an API is never asked: a reason would be noise in each answer.
     reasons = [c.provenance.not_asked for c in not_asked if cloud_of(c.name).has_api]
     if reasons:

@@ -103,7 +103,7 @@ def test_one_bad_zone_costs_that_zone_alone() -> None:
         assert (
             "g4dn.xlarge on the spot market in use1-az4 at $0.000001/h is below 2 % of its"
             " on-demand"
-            " price, 0.5260" in note
+            " price, $0.5260" in note
         )
         assert "use1-az5 at $999999.0000/h is above 10 times its on-demand price" in note
 

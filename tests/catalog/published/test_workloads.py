@@ -24,6 +24,26 @@ def test_other_names_of_a_model() -> None:
     assert find_model("llama3.1-8b") is find_model("llama-8b") is presets()["llama3-8b"]
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-8b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-8b"),
+        ("meta-llama/Llama-2-7b-hf", "llama-7b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("google/gemma-2-9b-it", "gemma2-9b"),
+        ("google-bert/bert-base-uncased", "bert-base"),
+    ],
+)
+def test_ids_of_hugging_face(name: str, preset: str) -> None:
+    assert find_model(name).name == preset
+
+
+def test_an_id_of_another_model_is_refused() -> None:
+    with pytest.raises(RequestError, match="did you mean"):
+        find_model("meta-llama/Llama-2-70b-hf")
+
+
 def test_a_longer_sequence_means_fewer_samples_at_once() -> None:
     short, long = read_workload(model="llama-8b"), read_workload(model="llama-8b", seq="8192")
     assert (short.batch, long.batch) == (8, 2) and long.model.sequence == 8192

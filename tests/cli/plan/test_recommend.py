@@ -637,3 +637,10 @@ def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(
     assert (code, out) == (2, "") and "a1, b2" in err
     code, _, err = run("recommend", "--catalog", "paper", "--pw", "3", "--zone", "a1")
     assert code == 0 and "--zone a1 has no effect: catalog paper does not tell zones apart" in err
+
+
+def test_an_id_of_hugging_face_names_its_preset(run: Run) -> None:
+    words = ("recommend", "--pw", "12", "--offline", "--model")
+    _, out, err = run(*words, "meta-llama/Llama-3.1-8B")
+    assert "meta-llama/Llama-3.1-8B: planned as llama-8b" in err
+    assert out == run(*words, "llama-8b")[1]
