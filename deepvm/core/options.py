@@ -146,7 +146,7 @@ class WorkloadOptions:
     seq: Any = _workload_option("Tokens of a sample; default: the model's.", "TOKENS")
     method: str = option(
         "auto",
-        "All on each GPU, sharded, or adapters only; auto: by size.",
+        "All on a GPU, sharded, or adapters; auto: by size; no tensor parallelism.",
         group=TRAINING,
         choices=_METHODS,
     )

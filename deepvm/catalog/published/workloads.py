@@ -44,6 +44,7 @@ def presets() -> dict[str, Model]:
     return models | aliases
 
 
+_NOT_MODELED = ("tp", "pp", "3d", "tensor-parallel", "pipeline-parallel", "megatron")
 _HUB = re.compile("config.json of (\\S+) on")
 _TUNED = re.compile("(-(hf|base|chat|instruct|it))+$")  # other weights of the same shape
 
@@ -175,6 +176,9 @@ def _method(name: str, model: Model) -> Method:
         if model.parameters >= SHARDED_FROM:
             return Method.FSDP
         return Method.DDP
+    if name in _NOT_MODELED:
+        allowed = "auto, ddp, fsdp or lora; tensor and pipeline parallelism are not modeled"
+        raise RequestError("method", name, allowed)
     method: Method = one_of_kind(Method)(name, "method")
     if method is Method.LORA and model.transformer is None:
         raise RequestError("method", name, f"ddp or fsdp: {model.name} is no transformer")

@@ -44,6 +44,11 @@ def test_an_id_of_another_model_is_refused() -> None:
         find_model("meta-llama/Llama-2-70b-hf")
 
 
+def test_what_is_not_modeled_is_said() -> None:
+    with pytest.raises(RequestError, match="tensor and pipeline parallelism are not modeled"):
+        read_workload(model="llama-8b", method="tp")
+
+
 def test_a_longer_sequence_means_fewer_samples_at_once() -> None:
     short, long = read_workload(model="llama-8b"), read_workload(model="llama-8b", seq="8192")
     assert (short.batch, long.batch) == (8, 2) and long.model.sequence == 8192
