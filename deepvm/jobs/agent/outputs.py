@@ -117,7 +117,7 @@ class Outputs:
         """Around the end of trainers: files that they are writing stay half-written."""
         torn = set()
         if self._patterns:
-            torn = {p for p in _open_files() if not _is_text(p) and _is_young(p)}
+            torn = {path for path in self._written_now() if not _is_text(path)}
         yield
         stamps = {str(path): _stamp(path) for path in torn}
         with self._change:
@@ -211,6 +211,16 @@ class Outputs:
                     return found
         return found
 
+    def _written_now(self) -> set[Path]:
+        """The files here that trainers, or what they have started, write at the moment."""
+        root = self._folder.resolve()
+        names = {
+            name for pid in descendants(os.getpid()) for name in open_files(pid, for_writing=True)
+        }
+        here = (Path(name) for name in names if root in Path(name).parents)
+        # A pipe would block who reads it
+        return {path for path in here if path.is_file() and _is_young(path)}
+
     def _keep(self, found: dict[str, Path], *, last: bool) -> None:
         stamps = {name: stamp for name, path in found.items() if (stamp := _stamp(path))}
         if not stamps and self._store is None:
@@ -232,7 +242,7 @@ class Outputs:
             return
         busy = set()
         if changed and not last:
-            busy = {path for path in _open_files() if _is_young(path)}
+            busy = self._written_now()
         files = {name: file for name, file in self._kept.files.items() if name in stamps}
         sent = {file.sha256 for file in files.values()}
         for name in sorted(changed):
@@ -276,12 +286,6 @@ class Outputs:
                     lambda start, end: os.pread(file.fileno(), end - start, start),
                 )
         return sha256
-
-
-def _open_files() -> set[Path]:
-    """The files that trainers, or what they have started, can write to now."""
-    pids = descendants(os.getpid())
-    return {Path(name) for pid in pids for name in open_files(pid, for_writing=True)}
 
 
 def _is_young(path: Path) -> bool:

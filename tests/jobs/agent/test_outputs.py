@@ -129,6 +129,24 @@ def test_a_binary_file_that_is_being_written_waits(
     assert here.kept()["model.pt"] == b"\0next"
 
 
+def test_a_pipe_blocks_nothing(
+    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_outputs, "descendants", lambda pid: {pid})
+    here = machine("*")
+    here.outputs.trains(1, 0)
+    os.mkfifo(here.code / "pipe")
+    opened = os.open(here.code / "pipe", os.O_RDWR)
+    try:
+        here.write("model.pt")
+        with here.outputs.killing():
+            pass
+        here.outputs.look()
+        assert until(lambda: here.kept() == {"model.pt": b"\0data"}, 10)
+    finally:
+        os.close(opened)
+
+
 def test_links_within_the_folder_count(machine: Callable[..., Machine], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "huge").write_bytes(b"secret")
