@@ -229,13 +229,14 @@ def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
             say(f"    {line}")
     if not risk.refuses or dry_run:
         return
+    on_demand = (
+        "machines that are not preempted (machines: {market: on-demand}, or a plan of 'deepvm"
+        " recommend --architecture on-demand')"
+    )
     if not has_terminal():
-        allowed = (
-            "--no-resume-check, to start it as it is; a script that resumes; or machines that are"
-            " not preempted (machines: {market: on-demand}, or a plan of 'deepvm recommend"
-            " --architecture on-demand')"
-        )
+        allowed = f"--no-resume-check, to start it as it is; a script that resumes; or {on_demand}"
         raise RequestError("no_resume_check", None, allowed)
+    say(f"Or take {on_demand}.")
     confirm("Start it as it is (--no-resume-check)?")
 
 

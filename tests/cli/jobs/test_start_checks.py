@@ -155,6 +155,7 @@ def test_a_terminal_is_asked(home: Home) -> None:
     job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
     code, shown = home.answered("n\n", "run", job)
     assert code == 1 and "Start it as it is (--no-resume-check)? [y/N]" in shown
+    assert "Or take machines that are not preempted (machines: {market: on-demand}" in shown
     code, shown = home.answered("y\nn\n", "run", job)
     assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
     assert "Spend up to $2.00/h, without a limit in all (--total-usd sets one)? [y/N]" in shown
