@@ -57,17 +57,17 @@ class RequestError(DeepVMError, ValueError):
         self.option = option
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
+        super().__init__(f"invalid value for {option}: {self.shown} (expected {allowed})")
 
     def about(self, name: str) -> str:
         """The message for a person who knows the option as ``name``; guesses can be copied."""
-        found = f"{self.shown} cannot be used"
+        expected = f"(expected {self._allowed_for(name)})"
         # No value that could be shown
         if self.value is None or self.value is False:
-            found = "not given"
-        elif self.value == "":
-            found = "not given or empty"
-        return f"{name}: {found}; allowed: {self._allowed_for(name)}"
+            return f"{name}: not given {expected}"
+        if self.value == "":
+            return f"{name}: not given or empty {expected}"
+        return f"invalid value for {name}: {self.shown} {expected}"
 
     def _allowed_for(self, name: str) -> str:
         before, meant, rest = self.allowed.partition("did you mean ")

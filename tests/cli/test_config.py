@@ -230,7 +230,7 @@ def test_a_list_of_policies_is_for_the_sweep(run: Run, monkeypatch: pytest.Monke
     assert received(SweepFlags).policy == ["cost-first", "noscale"]
     code, _, err = run("recommend")
     assert code == 2
-    assert err.startswith("Error: DEEPVM_POLICY: 'cost-first, noscale' cannot be used")
+    assert err.startswith("Error: invalid value for DEEPVM_POLICY: 'cost-first, noscale'")
     monkeypatch.setenv("DEEPVM_POLICY", "noscale")
     assert (received(SweepFlags).policy, received(RankFlags).policy) == (["noscale"], "noscale")
 
@@ -395,15 +395,11 @@ def test_values_of_unknown_keys_are_not_shown(run: Run) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "named"),
     [
-        (
-            "DEEPVM_OFFLINE",
-            "maybe",
-            "DEEPVM_OFFLINE: 'maybe' cannot be used; allowed: true or false",
-        ),
+        ("DEEPVM_OFFLINE", "maybe", "DEEPVM_OFFLINE: 'maybe' (expected true or false"),
         (
             "DEEPVM_CONFIG",
             "/no/such.toml",
-            "DEEPVM_CONFIG: '/no/such.toml' cannot be used; allowed: a TOML file that",
+            "DEEPVM_CONFIG: '/no/such.toml' (expected a TOML file that",
         ),
         (
             "DEEPVM_OBJECTIVE",
@@ -414,7 +410,7 @@ def test_values_of_unknown_keys_are_not_shown(run: Run) -> None:
         ("DEEPVM_CHECKPOINT_SIZE", "many", "checkpoint-size (DEEPVM_CHECKPOINT_SIZE)"),
         ("DEEPVM_TIME_LIMIT", "soon", "time-limit (DEEPVM_TIME_LIMIT)"),
         ("DEEPVM_DAYS", "99", "days (DEEPVM_DAYS)"),
-        ("DEEPVM_PW", "-1", "--pw: '-1' cannot be used"),
+        ("DEEPVM_PW", "-1", "--pw: '-1'"),
     ],
 )
 def test_a_bad_variable_is_wrong_usage(
@@ -512,8 +508,7 @@ def test_another_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("DEEPVM_CONFIG", str(other))
     assert received(RankFlags).pw == "5"
     monkeypatch.setenv("DEEPVM_CONFIG", "none")
-    with pytest.raises(Exception, match="pw"):
-        received(RankFlags)
+    assert received(RankFlags).pw is None
     monkeypatch.setenv("DEEPVM_CONFIG", str(tmp_path / "missing.toml"))
     with pytest.raises(RequestError, match=r"missing\.toml"):
         read_settings(os.environ)

@@ -260,7 +260,7 @@ def test_a_wrong_value_in_a_file_of_the_cloud_names_the_file(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
     code, _, err = run("recommend", "--pw", 3)
     assert code == 2 and err.startswith(
-        f"Error: region of profile default in {file}: 'nowhere' cannot be used"
+        f"Error: invalid value for region of profile default in {file}: 'nowhere'"
     )
 
 

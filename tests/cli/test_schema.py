@@ -46,5 +46,5 @@ def test_a_wrong_name(name: str, meant: str, run: Run) -> None:
     assert (
         (code, out) == (2, "")
         and f"did you mean {meant}?" in err
-        and err.startswith("Error: NAME: ")
+        and err.startswith("Error: invalid value for NAME: ")
     )

@@ -22,7 +22,7 @@ PAPER = ["--catalog", "paper"]
             ["recommend", "--pw", "3", "--cataolg", "paper"],
             "No such option: --cataolg (Possible options: --catalog",
         ),
-        (["recommend", "--pw=3$", *PAPER], "--pw: '3$' cannot be used"),
+        (["recommend", "--pw=3$", *PAPER], "--pw: '3$'"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),
         (
             ["recommend", "--pw", "3", *PAPER, "--architecture", "teiring"],
@@ -90,17 +90,17 @@ def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
         (["recommend", "3", "--top", "3", "5"], "budget given twice: 3 and 5"),
         (["recommend", "--pw", "4", "--top", "3", "3"], "budget given twice: 3 and --pw"),
         (["explain", "g5.xlarge", "3", "4"], "budget given twice: 3 and 4"),
-        (["recommend", "--offline", "three"], "--pw: 'three' cannot be used"),
+        (["recommend", "--offline", "three"], "--pw: 'three'"),
         (
             ["recommend", "3", "--model", ""],
-            "--model: not given or empty; allowed: NAME|FILE; leave the option out",
+            "--model: not given or empty (expected NAME|FILE; leave the option out",
         ),
-        (["recommend", "3", "--region="], "--region: not given or empty; allowed: NAME"),
+        (["recommend", "3", "--region="], "--region: not given or empty (expected NAME"),
         (
             ["explain", "g5.xlarge", "3", "--cloud", ""],
-            "--cloud: not given or empty; allowed: NAME",
+            "--cloud: not given or empty (expected NAME",
         ),
-        (["recommend", "3", "--exclude", "g5.*,zz*"], "--exclude: 'zz*' cannot be used"),
+        (["recommend", "3", "--exclude", "g5.*,zz*"], "--exclude: 'zz*'"),
     ],
     ids=lambda w: " ".join(w) if isinstance(w, list) else "",
 )
@@ -136,7 +136,7 @@ def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
         code, out, err = run(*words)
         assert (code, out) == (2, "") and err.rstrip().endswith(said)
     code, out, err = run("recommend")
-    assert (code, out) == (2, "") and "--pw: not given; allowed: an amount in $/h, such as 3" in err
+    assert (code, out) == (2, "") and "--pw: not given (expected an amount in $/h, such as 3" in err
     assert run(*said.partition("deepvm ")[2].split())[0] == 0
 
 
@@ -148,7 +148,7 @@ def test_a_mistyped_region_is_not_one_on_the_other_coast(run: Run) -> None:
 @pytest.mark.parametrize("name", ["us-east1", "useast1", "US-EAST-1", "us_east_1"])
 def test_a_region_of_another_form(name: str, run: Run) -> None:
     code, _, err = run("recommend", "--pw", "3", "--offline", "--region", name)
-    assert code == 2 and err.rstrip().endswith("; did you mean --region us-east-1?")
+    assert code == 2 and err.rstrip().endswith("; did you mean --region us-east-1?)")
 
 
 def test_a_file_of_quotas_that_is_missing_is_no_number(
@@ -168,9 +168,9 @@ def test_a_number_is_no_file_of_quotas(
     monkeypatch.chdir(tmp_path)
     code, out, err = run("recommend", "--pw", "3", *PAPER, "--quota", name)
     assert (code, out) == (2, "")
-    assert f"--quota: '{name}' cannot be used; allowed: none, or a JSON file of limits" in err
+    assert f"--quota: '{name}' (expected none, or a JSON file of limits" in err
     # The example is one: what it shows can be read back, and has the number that was meant.
-    example = err[err.index('{"schema') :]
+    example = err[err.index('{"schema') :].rstrip().removesuffix(")")
     assert json.loads(example)["quotas"][0]["vcpus"] == (int(name) if name.isdigit() else 64)
     Path("mine.json").write_text(example)
     code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "mine.json")

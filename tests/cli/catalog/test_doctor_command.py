@@ -157,7 +157,7 @@ def test_what_cannot_be_a_region_is_refused(run: Run) -> None:
     for region in ["mars", "us-east-1a", "us-east-1\n", "--iam"]:
         code, out, err = run(f"--region={region}")
         assert (code, out) == (2, "")
-        assert f"--region: {region!r} cannot be used" in err
+        assert f"--region: {region!r}" in err
 
 
 @pytest.mark.system

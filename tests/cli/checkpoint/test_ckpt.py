@@ -98,7 +98,9 @@ class TestLs:
     ) -> None:
         code, out, err = run(command[0], url.format(folder), *command[1:])
         assert (
-            (code, out) == (2, "") and err.startswith("Error: PLACE:") and "without ? and #" in err
+            (code, out) == (2, "")
+            and err.startswith("Error: invalid value for PLACE:")
+            and "without ? and #" in err
         )
 
     @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ class TestLs:
         (tmp_path / "token").write_text("open sesame, and then some")
         monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
         code, _, err = run("ls", place)
-        assert code == 2 and err.startswith(f"Error: PLACE: '{place}'")
+        assert code == 2 and err.startswith(f"Error: invalid value for PLACE: '{place}'")
 
     def test_an_endpoint_that_is_no_url(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("boto3")
@@ -418,7 +420,7 @@ class TestRestore:
         code, _, err = run(*words, "other")
         assert (
             code == 2
-            and err.startswith("Error: --job: 'other'")
+            and err.startswith("Error: invalid value for --job: 'other'")
             and not (tmp_path / "model.pt").exists()
         )
         assert run(*words, "job")[0] == 0
@@ -519,7 +521,7 @@ class TestSafetensors:
         )
         assert code == 2
         assert "safetensors" in err
-        assert "deepvm[train]" in err
+        assert "'.[train]'" in err
 
 
 def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,6 @@ def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
     code, _, err = run("inject", "resnet-7", "--mttp", "30s")
     assert (
         code == 2
-        and "allowed: only with local, netns and ssh; the cloud aws preempts machines itself"
+        and "expected only with local, netns and ssh; the cloud aws preempts machines itself"
         in " ".join(err.split())
     )

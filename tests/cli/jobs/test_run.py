@@ -87,23 +87,11 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
     [
         (["../plan.json"], 2, "this is a plan; add the command after it: -- python train.py"),
         (["../plan.json", "--", "python", "nowhere.py"], 2, "there is no nowhere.py"),
-        (
-            ["../plan.json", "--total-usd", "0", "--", "python", "own.py"],
-            2,
-            "--total-usd: 0.0 cannot be used",
-        ),
-        (
-            ["../plan.json", "--steps", "0", "--", "python", "own.py"],
-            2,
-            "--steps: 0 cannot be used",
-        ),
+        (["../plan.json", "--total-usd", "0", "--", "python", "own.py"], 2, "--total-usd: 0.0"),
+        (["../plan.json", "--steps", "0", "--", "python", "own.py"], 2, "--steps: 0"),
         (["../plan.json", "--", "x" * 10_001], 2, "command: 'xxx"),
-        (
-            ["../plan.json", "--", ""],
-            2,
-            "command: \"''\" cannot be used; allowed: the command that trains",
-        ),
-        (["../plan.json", "--", " ", "own.py"], 2, "command: \"' ' own.py\" cannot be used"),
+        (["../plan.json", "--", ""], 2, "command: \"''\" (expected the command that trains"),
+        (["../plan.json", "--", " ", "own.py"], 2, "command: \"' ' own.py\""),
         (["none.json", "--", "python", "own.py"], 2, "none.json"),
         (["own.py", "--", "python", "own.py"], 2, "a plan of 'deepvm recommend -o json'"),
     ],

@@ -11,9 +11,9 @@ from support.jobs.runs import Home
 
 PLAIN = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
 SAVES = "from deepvm.checkpoint import Checkpointer\n"
-REFUSED = "--no-resume-check: not given; allowed: --no-resume-check"
+REFUSED = "--no-resume-check: not given (expected --no-resume-check"
 BEFORE = "At the first preemption it starts again at its beginning"
-NO_TERMINAL = "--yes: not given; allowed: --yes"
+NO_TERMINAL = "--yes: not given (expected --yes"
 
 
 @pytest.fixture

@@ -75,12 +75,9 @@ def test_wrong_usage_is_2(run: Run) -> None:
     for words, why in [
         (
             ["nothing.py"],
-            (
-                "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file; there is none of this"
-                " name"
-            ),
+            ("SCRIPT: 'nothing.py' (expected a Python file; there is none of this name"),
         ),
-        (["."], "SCRIPT: '.' cannot be used; allowed: a Python file; this is a folder"),
+        (["."], "SCRIPT: '.' (expected a Python file; this is a folder"),
         ([], "SCRIPT"),
         (["--kills", "0", toy.__file__], "--kills"),
         (["--kils", "1", toy.__file__], "Possible options: --final, --kills"),

@@ -115,17 +115,17 @@ def test_forty_and_eighty(run: Run) -> None:
 def test_bad_input_is_named(run: Run) -> None:
     for words, said in [
         (["--gpu", "H1000"], "did you mean --gpu H100?"),
-        (["--gpu", "H100", "--gpus", "0"], "--gpus: '0' cannot be used"),
-        (["--gpu", "H100", "--gpus", "many"], "--gpus: 'many' cannot be used"),
+        (["--gpu", "H100", "--gpus", "0"], "--gpus: '0'"),
+        (["--gpu", "H100", "--gpus", "many"], "--gpus: 'many'"),
         (
             ["--gpu", "H100", "--gpus", "8", "--nodes", "3"],
-            "--nodes: 3 cannot be used; allowed: a number that divides 8",
+            "--nodes: 3 (expected a number that divides 8",
         ),
         (
             ["--gpu", "T4", "--precision", "bf16"],
-            "--precision: 'bf16' cannot be used; allowed: one that T4 has: fp32, fp16",
+            "--precision: 'bf16' (expected one that T4 has: fp32, fp16",
         ),
-        (["--gpu", "H100", "--gpu-memory", "80"], "--gpu-memory: '80' cannot be used"),
+        (["--gpu", "H100", "--gpu-memory", "80"], "--gpu-memory: '80'"),
         (["--gpu", "H100", "--params", "7B"], "either a model or --params"),
     ]:
         code, out, err = run(*LLAMA, *words)

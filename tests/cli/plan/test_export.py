@@ -102,7 +102,7 @@ def test_another_rank(plan: Path) -> None:
     assert "the ranks of" in str(refused("export", plan, "--to", "terraform", "--rank", 9))
     for rank in ("0", "-1", "one", "1.5", "²", "9" * 30):
         assert str(refused("export", plan, "--to", "terraform", f"--rank={rank}")).startswith(
-            "rank: "
+            "invalid value for rank: "
         )
 
 
@@ -187,7 +187,9 @@ def test_a_price_limit(plan: Path) -> None:
     assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("max_price", 2)
     assert "2.8525" in str(error) and "at least what the plan costs, $2.8526/h" in str(error)
     for odd in ("", "0", "-3", "three", "nan", "inf"):
-        assert str(refused(*words, f"--max-price={odd}")).startswith("max_price: ")
+        assert str(refused(*words, f"--max-price={odd}")).startswith(
+            "invalid value for max_price: "
+        )
     assert "with --to torchrun only --command, --job, --package, --persist" in str(
         refused("export", plan, "--to", "torchrun", "--max-price", 3)
     )
@@ -211,10 +213,10 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     chosen = good("export", plan, "--to", "terraform", "--zone", "use1-az1").stderr
     assert "the $2.8917/h that it costs in use1-az1 + 20 %" in chosen
     error = refused(*words, "--subnet", "use1-az1=subnet-1")
-    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a)")
+    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a))")
     good(*words, "--zone", "use1-az4", "--subnet", "us-east-1a=subnet-1")
     error = refused(*words, "--zone", "use1-az4", "--subnet", "use1-az1=subnet-1")
-    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a)")
+    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a))")
 
 
 def dear_zones() -> str:
@@ -271,7 +273,7 @@ def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_f
     for zone in ("use1-az1", "use1-az3"):
         subnet = f"{zone}=subnet-1"
         error = refused("export", "-", "--to", "terraform", "--subnet", subnet, given=given)
-        assert str(error).endswith("zones of the plan: use1-az2")
+        assert str(error).endswith("zones of the plan: use1-az2)")
 
 
 def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> None:
@@ -388,8 +390,8 @@ def test_an_option_of_another_engine(plan: Path) -> None:
     error = refused("export", plan, "--to", "torchrun", "--image", "ami-1")
     assert (
         str(error)
-        == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command, --job,"
-        " --package, --persist"
+        == "invalid value for image: 'ami-1' (expected with --to torchrun only --command, --job,"
+        " --package, --persist)"
     )
 
 

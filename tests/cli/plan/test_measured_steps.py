@@ -333,7 +333,7 @@ TEXT = {
     ),
     "images in shards": (
         ("--method", "fsdp"),
-        "--method: 'fsdp' cannot be used; allowed: only with a language model",
+        "--method: 'fsdp' (expected only with a language model",
     ),
     "a name of a preset": (
         ("--model", "gpt2", "--trains", "mine"),
@@ -341,7 +341,7 @@ TEXT = {
     ),
     "no numbers": (
         ("--batch", "64;32"),
-        "--batch: '64;32' cannot be used; allowed: whole numbers separated by commas",
+        "--batch: '64;32' (expected whole numbers separated by commas",
     ),
     "too many": (("--batch", "64,99999"), "--batch: 99999"),
 }
@@ -378,11 +378,11 @@ def test_a_language_model_is_proposed_as_it_would_be_trained(ask: Ask, run: Run)
 BAD = {
     "no type": (
         ("--model", "resnet50"),
-        "--instance-type: not given or empty; allowed: the provider's name",
+        "--instance-type: not given or empty (expected the provider's name",
     ),
     "no model": (
         ("--instance-type", "g4dn.xlarge"),
-        "--model: not given or empty; allowed: with --save, what was trained",
+        "--model: not given or empty (expected with --save, what was trained",
     ),
     "an unknown model": (
         ("--instance-type", "g4dn.xlarge", "--model", "resnett50"),
@@ -411,7 +411,7 @@ def test_what_says_what_was_measured_needs_save(run: Run) -> None:
         "nodes,gpus,local_batch,step_time_s\n" + "1,1,8,0.5\n1,1,16,0.9\n" * 2
     )
     code, _, err = run("profile", "fit", "steps.csv", "--law", "step-time", "--model", "gpt2")
-    assert code == 2 and "--model: 'gpt2' cannot be used; allowed: only with --save" in err
+    assert code == 2 and "--model: 'gpt2' (expected only with --save" in err
     code, _, err = run("profile", "fit", "steps.csv", "--save")
     assert code == 2 and "only with --law step-time" in err
 

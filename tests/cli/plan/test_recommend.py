@@ -242,14 +242,14 @@ USAGE = [
     (["recommend", "--pw", "nan"], "--pw: 'nan'"),
     (["recommend", "--pw", "inf"], "--pw: 'inf'"),
     (["recommend", "--pw", "abc"], "--pw: 'abc'"),
-    (["recommend", "--pw", ""], "--pw: not given or empty; allowed: USD/H"),
+    (["recommend", "--pw", ""], "--pw: not given or empty (expected USD/H"),
     (["recommend", "--pw", "3", "--checkpoint-size", "many"], "--checkpoint-size: 'many'"),
     (["recommend", "--pw", "3", "--checkpoint-size", "3 parsecs"], "such as 300MB"),
     (["recommend", "--pw", "3", "--checkpoint-size", "0"], "--checkpoint-size: '0'"),
     (["recommend", "--pw", "3", "--buffers", "0"], "--buffers: '0'"),
     (
         ["recommend", "--pw", "3", "--buffers", "two"],
-        "--buffers: 'two' cannot be used; allowed: a whole number from 1",
+        "--buffers: 'two' (expected a whole number from 1",
     ),
     (["recommend", "--pw", "3", "--top", "0"], "a whole number from 1 to 100"),
     (["recommend", "--pw", "3", "--max-nodes", "1000000"], "from 1 to 4096"),
@@ -386,7 +386,7 @@ def test_explain_takes_filters_and_formats(run: Run) -> None:
     assert excluded["rejection"]["reason"] == "excluded"
     code, _, err = run("explain", "g6.xlarge", "--pw", "3")
     assert code == 2
-    assert err.startswith("Error: TYPE: 'g6.xlarge' cannot be used")
+    assert err.startswith("Error: invalid value for TYPE: 'g6.xlarge'")
 
 
 def test_a_quota_file_that_names_a_strange_family(tmp_path: Path, run: Run) -> None:

@@ -34,25 +34,25 @@ def test_what_is_not_given_is_not_shown_as_an_empty_value(run: Run) -> None:
         (
             ["scaling"],
             (
-                "--hosts: not given or empty; allowed: one of --hosts NAMES, --hosts-file FILE and"
+                "--hosts: not given or empty (expected one of --hosts NAMES, --hosts-file FILE and"
                 " --local N"
             ),
         ),
         (
             ["scaling", "--hosts", "a", "--local", "2"],
-            "--hosts: 'a and 2' cannot be used; allowed: one of",
+            "invalid value for --hosts: 'a and 2' (expected one of",
         ),
         (
             ["saturation", "--receiver", "m"],
-            "--senders: not given or empty; allowed: one of --senders NAMES and",
+            "--senders: not given or empty (expected one of --senders NAMES and",
         ),
         (
             ["scaling", "--hosts", "a", "--save"],
-            "--instance-type: not given or empty; allowed: the provider's name",
+            "--instance-type: not given or empty (expected the provider's name",
         ),
         (
             ["all", "--hosts", "a"],
-            "--instance-type: not given or empty; allowed: the provider's name",
+            "--instance-type: not given or empty (expected the provider's name",
         ),
         (
             ["all", "--hosts", "a,b", "--receiver", "m", "--instance-type", "t"],
@@ -60,7 +60,7 @@ def test_what_is_not_given_is_not_shown_as_an_empty_value(run: Run) -> None:
         ),
         (
             ["scaling", "--local", "2", "--save", "--instance-type", "t"],
-            "--force-local: not given; allowed: this",
+            "--force-local: not given (expected this",
         ),
     ]:
         code, out, err = run("profile", *words)
@@ -131,7 +131,7 @@ def test_hosts_that_are_one_machine_are_not_measured_to_be_saved(
     assert (code, out) == (
         2,
         "",
-    ) and "--force-local: not given; allowed: this option, or --save over real" in err
+    ) and "--force-local: not given (expected this option, or --save over real" in err
     assert "[1/" not in err
 
 
@@ -155,7 +155,7 @@ def test_a_curve_of_one_machine_is_not_measured_to_be_saved(
     assert (code, out) == (
         2,
         "",
-    ) and "--force-local: not given; allowed: this option, or --save over real" in err
+    ) and "--force-local: not given (expected this option, or --save over real" in err
     assert "n = 2" not in err
 
 
@@ -268,7 +268,7 @@ def test_a_python_that_is_not_there_is_said_to_be_so(run: Run, command: str) -> 
     assert (code, out) == (
         2,
         "",
-    ) and "--python: '/nonexist' cannot be used; allowed: a Python of this machine" in err
+    ) and "--python: '/nonexist' (expected a Python of this machine" in err
     assert "--launcher" not in err
 
 

@@ -273,16 +273,8 @@ def test_tables_of_a_file(run: Run, good: Good) -> None:
             4,
             "none.json: does not exist (expected what `deepvm tables export`",
         ),
-        (
-            ("--tables", "never"),
-            2,
-            "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file",
-        ),
-        (
-            ("--workload", "bert"),
-            2,
-            "--workload: 'bert' cannot be used; allowed: one that was measured",
-        ),
+        (("--tables", "never"), 2, "--tables: 'never' (expected auto, paper, or a .json file"),
+        (("--workload", "bert"), 2, "--workload: 'bert' (expected one that was measured"),
     ):
         found = run("recommend", *PAPER, *words)
         assert found[0] == code and error in found[2]
@@ -355,7 +347,7 @@ REFUSED = {
     "no type": (
         ("e.json",),
         2,
-        "--instance-type: not given or empty; allowed: the provider's name of the type",
+        "--instance-type: not given or empty (expected the provider's name of the type",
     ),
     "a fit": (
         ("fit.json",),
@@ -383,7 +375,7 @@ REFUSED = {
     "words of a CSV": (
         ("e.json", "--workload", "x"),
         2,
-        "--workload: 'x' cannot be used; allowed: with a CSV only",
+        "--workload: 'x' (expected with a CSV only",
     ),
     "no CSV there": (
         ("none.csv", *CSV),
@@ -559,7 +551,7 @@ def test_diff_for_programs(good: Good) -> None:
 def test_names_that_mean_nothing(run: Run) -> None:
     for word in ("show", "remove"):
         code, _, err = run("tables", word, "g5.xlarge")
-        assert code == 2 and "NAME: 'g5.xlarge' cannot be used" in err
+        assert code == 2 and "NAME: 'g5.xlarge'" in err
         assert "none, nothing was measured" in err
     assert run("tables", "restore")[0] == 4
     assert "nothing was measured yet" in run("tables", "list")[2]
@@ -656,7 +648,7 @@ def test_beginnings_and_globs_are_names(name: str, run: Run, good: Good) -> None
 
 def test_a_kind_that_is_no_csv(run: Run) -> None:
     code, _, err = run("tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
-    assert code == 2 and "--kind: 'eflops' cannot be used; allowed: with a CSV only" in err
+    assert code == 2 and "--kind: 'eflops' (expected with a CSV only" in err
 
 
 def test_a_workload_that_flips_the_plan_is_doubted(good: Good) -> None:

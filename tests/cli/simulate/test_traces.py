@@ -181,18 +181,10 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (
             ["replay", "zone-a.json", "--policies", "thesis,hasard"],
             2,
-            "--policies: 'hasard' cannot be used; allowed",
+            "--policies: 'hasard' (expected",
         ),
-        (
-            ["replay", "zone-a.json", "--step", "0"],
-            2,
-            "--step: '0' cannot be used; allowed: a time above 0",
-        ),
-        (
-            ["show", "zone-a.json", "--plot", "no/a.png"],
-            2,
-            "'no/a.png' cannot be used; allowed: a file in a",
-        ),
+        (["replay", "zone-a.json", "--step", "0"], 2, "--step: '0' (expected a time above 0"),
+        (["show", "zone-a.json", "--plot", "no/a.png"], 2, "'no/a.png' (expected a file in a"),
         (
             ["show", "none.json", "--plot", "a.png"],
             4,

@@ -252,7 +252,7 @@ def test_gpus_are_in_vms_that_exist() -> None:
         "8 and 1 are no cluster of one type"
     )
     with pytest.raises(
-        RequestError, match="nodes: 1 cannot be used; allowed: a number that divides 64 GPUs evenly"
+        RequestError, match=r"nodes: 1 \(expected a number that divides 64 GPUs evenly"
     ):
         found.cluster(_gpu("H100", 80), LLAMA, 64, 1)
 

@@ -159,7 +159,7 @@ def test_of_several_regions_each_has_its_own_prices() -> None:
 def test_a_rank_that_is_not_there() -> None:
     with pytest.raises(RequestError) as caught:
         parse_plan(text(), 3, "plan.json")
-    assert str(caught.value) == "rank: 3 cannot be used; allowed: the ranks of plan.json: 1, 2"
+    assert str(caught.value) == "invalid value for rank: 3 (expected the ranks of plan.json: 1, 2)"
 
 
 def test_files(tmp_path: Path) -> None:

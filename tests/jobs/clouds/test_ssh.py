@@ -409,22 +409,19 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("hosts", "more", "said"),
     [
-        ("a\n", {"cloud": "local"}, "cloud: 'local' cannot be used; allowed: the cloud ssh"),
-        ("a\n", {"machines": {"count": 2}}, "machines.count: 2 cannot be used; allowed: at most 1"),
+        ("a\n", {"cloud": "local"}, "cloud: 'local' (expected the cloud ssh"),
+        ("a\n", {"machines": {"count": 2}}, "machines.count: 2 (expected at most 1"),
         ("a\n", {"anchor": {"type": "big"}}, "anchor.type"),
         pytest.param("a\n", {"launcher": LOCAL_AS_FAR}, "tiers", marks=pytest.mark.slow),
         pytest.param(
             "a\nb type=memory\n",
             {"launcher": LOCAL_AS_FAR, "anchor": {"type": "memory"}},
-            "tiers: 'none' cannot be used; allowed: what all hosts reach: [s3://bucket/run], or"
+            "tiers: 'none' (expected what all hosts reach: [s3://bucket/run], or"
             " file:// of a folder that they share, as the anchor's memory ends with the job",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "a\n",
-            {"launcher": "teleport"},
-            "machines.launcher: 'teleport' cannot be used",
-            marks=pytest.mark.slow,
+            "a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport'", marks=pytest.mark.slow
         ),
         pytest.param("", {}, "hosts.txt", marks=pytest.mark.slow),
         pytest.param("a\na\n", {}, "machines.hosts", marks=pytest.mark.slow),

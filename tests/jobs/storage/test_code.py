@@ -113,7 +113,7 @@ def test_errors_say_what_to_do(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        RequestError, match="@none' cannot be used; allowed: a branch, tag or commit that is there"
+        RequestError, match=r"@none' \(expected a branch, tag or commit that is there"
     ):
         fetch_code(GitCode(str(repository), "none"), tmp_path / "code")
     with pytest.raises(DataError, match="does not appear to be a git repository|does not exist"):
@@ -193,9 +193,7 @@ def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "link").symlink_to(link)
-    with pytest.raises(
-        RequestError, match="'link' cannot be used; allowed: links within the folder"
-    ):
+    with pytest.raises(RequestError, match=r"'link' \(expected links within the folder"):
         pack(folder, tmp_path / "archive")
     assert sorted(os.listdir(tmp_path)) == ["code"]
 

@@ -304,7 +304,7 @@ def test_how_far_the_bound_is() -> None:
 
 def test_copies_of_nothing_are_refused_with_the_next_step() -> None:
     job = DeadlineJob(4 * 3600.0, 300.0)
-    with pytest.raises(RequestError, match="slack: 0.01 cannot be used; allowed: from 0.0209"):
+    with pytest.raises(RequestError, match=r"slack: 0.01 \(expected from 0.0209"):
         replay_traces([pool("10" * 60)], job, [0.01], ["greedy"])
     with pytest.raises(RequestError, match="work.*less: no trace is as long"):
         replay_traces([pool("10")], job, [0.1], ["greedy"])
@@ -365,7 +365,4 @@ def test_the_command_prints_rows_for_programs_and_people(tmp_path: Path) -> None
     table = deepvm(*about).stdout
     assert table.startswith("slack  policy") and "Means over 1 trace of a job of 6 h" in table
     refused = deepvm(str(file), "--work", "6h", "--slack", "0.001")
-    assert (
-        refused.returncode == 2
-        and "--slack: 0.001 cannot be used; allowed: from 0.0139" in refused.stderr
-    )
+    assert refused.returncode == 2 and "--slack: 0.001 (expected from 0.0139" in refused.stderr

@@ -165,11 +165,12 @@ class TestRegionOf:
         assert region_of("", {"HOME": str(home)}).name == AWS.default_region
 
     def test_wrong_names_say_where_they_stand(self, home):
-        with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
+        with pytest.raises(RequestError, match="^invalid value for AWS_REGION: 'nowhere'"):
             region_of("", {"AWS_REGION": "nowhere"})
         write(home, config="[default]\nregion = nowhere\n")
         with pytest.raises(
-            RequestError, match=r"^region of profile default in .*config: 'nowhere'"
+            RequestError,
+            match=r"^invalid value for region of profile default in .*config: 'nowhere'",
         ):
             region_of("", {"HOME": str(home)})
 

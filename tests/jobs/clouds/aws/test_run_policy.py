@@ -201,7 +201,7 @@ def test_the_doctor_prints_them() -> None:
     for purpose in ("run", "head", "machine"):
         unset = printed("--iam", "--for", purpose, bucket="")
         assert (unset.returncode, unset.stdout) == (2, "")
-        assert "DEEPVM_AWS_BUCKET: not given; allowed: the bucket that" in unset.stderr
+        assert "DEEPVM_AWS_BUCKET: not given (expected the bucket that" in unset.stderr
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2
