@@ -116,7 +116,7 @@ def describe(
         )
         slow_s = max(total_s, slow_s)
     warnings += _pool_warnings(cluster, outlook, slow_s)
-    counted = work is not None or (prediction is not None and cluster.spot_count > 0)
+    counted = cluster.spot_count > 0 and (work is not None or prediction is not None)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
         rate = "25 % a month is taken as its best case"
