@@ -1,6 +1,7 @@
 """An answer as all renderings show it: its plans, notes about the first, and what else is shown."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class PlanView:
                 return f"{self.found.new_account.reason}{self._needs_no_grant}"
             return ""
         asked = " and ".join(
-            f'{vcpus:,} vCPUs "{title.removesuffix(" Instance Requests")}"'
+            f'{vcpus:,} vCPUs "{re.sub(" (Instance Requests|instances)$", "", title)}"'
             for title, vcpus in needs.items()
         )
         text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
