@@ -161,9 +161,10 @@ class PlanView:
                 return f"{self.found.new_account.reason}{self._needs_no_grant}"
             return ""
         asked = " and ".join(
-            f'{vcpus:,} vCPUs "{re.sub(" (Instance Requests|instances)$", "", title)}"'
+            f'{vcpus:,} "{re.sub(" (Instance Requests|instances)$", "", title)}"'
             for title, vcpus in needs.items()
         )
+        asked = asked.replace(' "', ' vCPUs "', 1)
         text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
         if self._needs_no_grant:
             return f"{text}{self._needs_no_grant}"
