@@ -156,7 +156,7 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, _BudgetOptions):
     )
     job_file: str = option(
         "",
-        "Simulation file, see 'deepvm simulate': adds expected time and cost.",
+        "Simulation file of 'deepvm simulate': adds time and cost.",
         "FILE",
         "--job",
         group=TRAINING,
