@@ -10,6 +10,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -219,13 +220,13 @@ def home(tmp_path: Path) -> Any:
 
 
 @pytest.mark.system
-def test_the_quickstart_rehearses_and_brings_the_model(home: Home, tmp_path: Path) -> None:
+def test_the_quickstart_rehearses_and_brings_the_model(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
-    rehearsal, fetch, *_ = [
-        line for line in commands(f"{GUIDE}quickstart.md", "sh node") if "recommend" not in line
-    ]
+    rehearsal, fetch, plan, run, _ = commands(f"{GUIDE}quickstart.md", "sh node")
     words = shlex.split(rehearsal.replace("docs/", f"{ROOT}/docs/"))[1:]
-    done = home.run(*words, limit_s=300)
+    done = home.run(*words, limit_s=600)
     assert done.returncode == 0, done.stderr
     events = done.stderr + done.stdout
     for line in blocks(f"{GUIDE}quickstart.md", "text")[0].splitlines():
@@ -236,6 +237,14 @@ def test_the_quickstart_rehearses_and_brings_the_model(home: Home, tmp_path: Pat
     assert home.run(*words).returncode == 0
     weights = torch.load(tmp_path / "results" / "outputs" / "model.pt", weights_only=True)
     assert set(weights) == {"weight", "bias"}
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "docs" / "examples" / "checkpointer" / "train.py", tmp_path)
+    plan, _, file = plan.partition(" > ")
+    done = home.run(*shlex.split(plan)[1:], "--offline")
+    (tmp_path / file).write_text(done.stdout)
+    done = home.run(*shlex.split(run)[1:], limit_s=600)
+    assert done.returncode == 0 and "100 steps" in done.stdout, done.stderr
 
 
 @pytest.mark.system
