@@ -65,7 +65,7 @@ def _sentences(view: PlanView) -> list[Sentence]:
         script = ("Your script", duties)
     left -= _lines_of([script])
     if left < 1:  # One of the warnings must have room
-        fixed[-1] = (fixed[-1][0], fixed[-1][1].replace(", and a grant can take days", ""))
+        fixed[-1] = (fixed[-1][0], fixed[-1][1].partition(", and a grant can take days")[0])
     warnings = []
     if notes:
         warnings = _warnings(notes, max(left, _lines_of(grave[:1]), 1))
