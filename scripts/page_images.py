@@ -34,7 +34,7 @@ font: {char_height}px ui-monospace, Menlo, Consolas, monospace; line-height: {li
 <defs><clipPath id="{unique_id}-clip-terminal">
 <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
 </clipPath>{lines}</defs>
-<rect fill="#ffffff" stroke="#d0d7de" x="1" y="1" width="{width}" height="{height}" rx="8"/>
+<rect fill="#ffffff" stroke="#d0d7de" stroke-width="2" width="100%" height="100%" rx="8"/>
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}
 <g class="{unique_id}-matrix">{matrix}</g>

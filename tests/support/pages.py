@@ -40,11 +40,13 @@ def pages_with(*infos: str) -> list[str]:
 
 
 def commands(page: str, info: str) -> list[str]:
-    """The lines ``deepvm ...`` of the shell blocks, in the order of the page, without their
-    comments.
+    """The commands ``deepvm ...`` of the shell blocks, in the order of the page, without their
+    comments; lines that end with a backslash are joined.
     """
     lines = [
-        line.split("  #")[0].strip() for block in blocks(page, info) for line in block.splitlines()
+        line.split("  #")[0].strip()
+        for block in blocks(page, info)
+        for line in re.sub(r"\\\n\s*", "", block).splitlines()
     ]
     return [line for line in lines if line.startswith("deepvm ")]
 
