@@ -132,6 +132,12 @@ def test_the_quota_file_is_that_of_the_long_guide() -> None:
     )
 
 
+def test_what_an_audit_says_is_that_of_the_long_guide() -> None:
+    (shown,) = blocks(f"{GUIDE}survive.md", "text")
+    whole = "\n".join(blocks("docs/internals/guide/audit.md", "text")).splitlines()
+    assert not set(shown.splitlines()) - set(whole)
+
+
 def audits(text: str) -> list[str]:
     return [line for line in re.findall(r"deepvm audit .*", text)]
 
@@ -148,7 +154,7 @@ def test_ci_examples_audit_with_options_that_exist() -> None:
     assert set(given) <= known
 
 
-@pytest.mark.system
+@pytest.mark.slow  # seven starts of a training
 def test_the_command_of_the_ci_examples_certifies_a_script(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (line,) = audits((ROOT / "docs" / "examples" / "ci" / "gitlab-ci.yml").read_text())
