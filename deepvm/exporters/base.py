@@ -109,6 +109,11 @@ class Exporter:
         return interconnect(self.plan.training.instance_type, None).kind
 
     @property
+    def best_network(self) -> bool:
+        """Whether the files ask for the network of the GPUs."""
+        return False
+
+    @property
     def places(self) -> list[tuple[ZonePrice | None, str]]:
         """Pairs of a zone (None: any) and a subnet (empty: the default), by price."""
         # If subnets are given, only these: a zone without one would mean the default network.
@@ -148,8 +153,13 @@ class Exporter:
         return [ExportFile(own.wheel_name, "", own.wheel)]
 
     @property
+    def checkpoints(self) -> str:
+        """Where checkpoints stay for good; may name variables of the shell."""
+        return self.options.persist
+
+    @property
     def library(self) -> str:
-        scheme = self.options.persist.partition("://")[0]
+        scheme = self.checkpoints.partition("://")[0]
         if scheme in ("gs", "az"):
             return scheme
         return ""

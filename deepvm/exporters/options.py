@@ -26,7 +26,7 @@ def _text(help: str, metavar: str) -> Any:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Every option may be left out; ``own`` is the deepvm that exports."""
+    """Every option may be left out; ``own``: the deepvm that exports; ``folder``: of the files."""
 
     command: str = _text("Training script and its arguments, as after torchrun.", "TEXT")
     code: str = _text(
@@ -48,6 +48,7 @@ class ExportOptions:
         "USD",
     )
     own: OwnPackage = OwnPackage(f"=={__version__}")
+    folder: str = "."
 
     def __post_init__(self) -> None:
         for subnet in self.subnet:
@@ -85,7 +86,8 @@ class ExportOptions:
 
     @property
     def given(self) -> dict[str, str]:
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        outer = ("own", "folder")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in outer}
         return {
             name: ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
             for name, value in values.items()

@@ -3,6 +3,7 @@
 # gets the addresses of the other, which are ``null`` under ``envs``: SkyPilot refuses to start it
 # until they are given.
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,14 @@ from deepvm.exporters.options import ExportOptions
 # type would not match, and the type alone says which GPUs it has.
 _SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
 _RUNPOD = re.compile(r"[0-9]+x_.+_(SECURE|COMMUNITY)")
+# Types to which SkyPilot 0.14 gives the network of their GPUs if a task asks for the best one.
+# Azure, Lambda and RunPod refuse to be asked; other types of Google get no more by it.
+_BEST_NETWORK = {
+    "aws": re.compile(r"(p4de?|p5(e|en)?|p6-b[23]00)\..+"),
+    "gcp": re.compile(r"a3-highgpu-8g"),
+    "nebius": re.compile(r"gpu-.+_8gpu-.+"),
+}
+_BUCKET_SCHEMES = {"gcp": "gs", "azure": "az"}  # elsewhere s3
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 _START_ORDER = (MEMORY, ANCHOR, TRAINING)
 
@@ -55,7 +64,49 @@ class SkyPilot(Exporter):
 
     @property
     def code_folder(self) -> str:
-        return str(Path(self.options.code).resolve())
+        """As seen from the folder of the files: SkyPilot counts from where it is called."""
+        return os.path.relpath(
+            Path(self.options.code).resolve(), Path(self.options.folder).resolve()
+        )
+
+    @property
+    def names_bucket(self) -> bool:
+        """Whether the bucket that keeps checkpoints is only named when the training starts."""
+        keeps = self.options.persist or self.keepers
+        return not keeps and self.plan.training.spot_count > 0
+
+    @property
+    def mounts_bucket(self) -> bool:
+        """SkyPilot names containers of Azure by their account, deepvm does not."""
+        return self.names_bucket and self.bucket_scheme != "az"
+
+    @property
+    def sends_folder(self) -> bool:
+        return bool(self.options.code) and not self.options.git
+
+    @property
+    def bucket_scheme(self) -> str:
+        return _BUCKET_SCHEMES.get(self.cloud.name, "s3")
+
+    @property
+    def checkpoints(self) -> str:
+        if not self.names_bucket:
+            return self.options.persist
+        job = self.options.job or "training"
+        return f"{self.bucket_scheme}://$CHECKPOINT_BUCKET/{job}"
+
+    @property
+    def best_network(self) -> bool:
+        pattern = _BEST_NETWORK.get(self.cloud.name)
+        if not self.network or pattern is None or self.refuses_network:
+            return False
+        return pattern.fullmatch(self.plan.training.instance_type) is not None
+
+    @property
+    def refuses_network(self) -> bool:
+        """On AWS the drivers are in SkyPilot's own image, or in one of Docker."""
+        image = self.options.image
+        return self.cloud.name == "aws" and bool(image) and not image.startswith("docker:")
 
     @property
     def started(self) -> list[PlannedGroup]:
@@ -67,11 +118,16 @@ class SkyPilot(Exporter):
     def variables(self, group: PlannedGroup) -> list[str]:
         order = _START_ORDER.index(group.role)
         command = group.role != MEMORY and not self.options.command
-        return ["TRAINING_COMMAND"] * command + [
-            f"{g.role.upper()}_ADDRESSES"
-            for g in self.plan.groups
-            if _START_ORDER.index(g.role) < order
-        ]
+        bucket = ["CHECKPOINT_BUCKET"] * self.names_bucket
+        return (
+            ["TRAINING_COMMAND"] * command
+            + bucket
+            + [
+                f"{g.role.upper()}_ADDRESSES"
+                for g in self.plan.groups
+                if _START_ORDER.index(g.role) < order
+            ]
+        )
 
     def accelerators(self, group: PlannedGroup) -> tuple[str, int] | None:
         vms = group.vms

@@ -449,11 +449,14 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 
 @each_engine
-def test_what_the_speed_rests_on_and_no_file_asks_for_is_said(engine: str) -> None:
+def test_the_network_on_which_the_speed_rests_is_asked_for_or_noted(engine: str) -> None:
     """Several p5.48xlarge are as fast as they are said to be over EFA only; one needs none."""
     plans = [replace(spot_only(), training=gpu_vms(n, instance_type="p5.48xlarge")) for n in (2, 1)]
     several, one = (render(plan, engine, options()).notes for plan in plans)
-    assert any("2 x p5.48xlarge counts on EFA" in note for note in several)
+    noted = "2 x p5.48xlarge counts on EFA"
+    if engine == "skypilot":
+        noted = "network_tier: best asks for EFA"
+    assert any(noted in note for note in several)
     assert not any("EFA" in note for note in one)
 
 

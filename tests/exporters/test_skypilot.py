@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+from support.plans import PLANS, SOURCE, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 from support.processes import until
 
 from deepvm.core.cluster.instances import ZonePrice
@@ -126,6 +127,7 @@ def run(task: dict[str, Any], tmp_path: Path, **variables: str) -> tuple[list[st
         "SKYPILOT_NODE_RANK": "0",
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
         "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+        "CHECKPOINT_BUCKET": "mine",
         **variables,
     }
     out = subprocess.run(
@@ -151,8 +153,9 @@ def test_one_cluster_meets_at_its_first_node(tmp_path: Path) -> None:
 def test_a_command_given_at_the_start(tmp_path: Path) -> None:
     task = tasks(spot_only(), ExportOptions())["training.yaml"]
     # SkyPilot refuses to start it until the variable is given
-    assert task["envs"] == {"TRAINING_COMMAND": None}
-    arguments, _ = run(task, tmp_path, TRAINING_COMMAND="train.py --name 'two words'")
+    assert task["envs"] == {"TRAINING_COMMAND": None, "CHECKPOINT_BUCKET": None}
+    command = "train.py --name 'two words'"
+    arguments, _ = run(task, tmp_path, TRAINING_COMMAND=command)
     assert arguments == [*INSIDE, "train.py", "--name", "two words"]
     with pytest.raises(subprocess.CalledProcessError):
         run(task, tmp_path)
@@ -245,14 +248,14 @@ fi
 
 
 def start(
-    plan: Plan, folder: Path, *words: str, options: ExportOptions = COMMAND
+    plan: Plan, folder: Path, *words: str, options: ExportOptions = COMMAND, **given: str
 ) -> subprocess.CompletedProcess[str]:
     """Run start.sh with a sky that writes down what it was told."""
     write_export(render(plan, "skypilot", options), folder / "files")
     (folder / "sky").write_text(SKY)
     (folder / "sky").chmod(0o755)
     variables = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder), "LOOK_S": "0"}
-    variables["ROLE"] = "MEMORY" if plan.memory else "ANCHOR"
+    variables |= {"ROLE": "MEMORY" if plan.memory else "ANCHOR", **given}
     command = [str(folder / "files" / "start.sh"), *words]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30)
 
@@ -297,12 +300,84 @@ def test_the_script_takes_the_command_and_stops_all(tmp_path: Path) -> None:
     assert (cancel, down) == ("jobs|cancel|-y|-n|resnet-7-training|", "down|-y|resnet-7-anchor|")
 
 
-def test_all_spot_needs_no_token(tmp_path: Path) -> None:
-    assert start(spot_only(), tmp_path).returncode == 0
+def test_all_spot_needs_a_bucket_and_no_token(tmp_path: Path) -> None:
+    refused = start(spot_only(), tmp_path)
+    assert refused.returncode == 2 and not (tmp_path / "sky-ran").exists()
+    assert "CHECKPOINT_BUCKET is not set" in refused.stderr
+    assert f"try: CHECKPOINT_BUCKET=NAME {tmp_path}/files/start.sh\n" in refused.stderr
+    shutil.rmtree(tmp_path / "files")
+    assert start(spot_only(), tmp_path, CHECKPOINT_BUCKET="mine").returncode == 0
     assert not (tmp_path / "files" / "token").exists()
     assert "secrets" not in tasks(spot_only())["training.yaml"]
     (line,) = (tmp_path / "sky-ran").read_text().splitlines()
-    assert line == f"jobs|launch|-y|-n|deepvm-training|--detach-run|{tmp_path}/files/training.yaml|"
+    assert line == (
+        "jobs|launch|-y|-n|deepvm-training|--detach-run|--env|CHECKPOINT_BUCKET=mine|"
+        f"{tmp_path}/files/training.yaml|"
+    )
+
+
+@pytest.mark.parametrize(
+    ("catalog", "url", "mount"),
+    [
+        ("aws", "s3://mine/resnet-7", "s3://${CHECKPOINT_BUCKET}"),
+        ("gcp", "gs://mine/resnet-7", "gs://${CHECKPOINT_BUCKET}"),
+        ("nebius", "s3://mine/resnet-7", "s3://${CHECKPOINT_BUCKET}"),
+        ("azure", "az://mine/resnet-7", None),
+    ],
+)
+def test_an_all_spot_plan_keeps_its_checkpoints(
+    tmp_path: Path, catalog: str, url: str, mount: str | None
+) -> None:
+    plan = spot_only(source=replace(SOURCE, catalog=catalog))
+    options = ExportOptions(command="train.py", job="resnet-7")
+    task = tasks(plan, options)["training.yaml"]
+    # SkyPilot refuses a task with a variable that has no value
+    assert task["envs"] == {"CHECKPOINT_BUCKET": None}
+    mounts = task.get("file_mounts", {})
+    assert mounts.get("/checkpoints", {}).get("source") == mount
+    run(task, tmp_path)
+    assert f"DEEPVM_TIERS={url}\n" in (tmp_path / "deepvm-ran").read_text()
+    notes = "\n".join(render(plan, "skypilot", options).notes)
+    assert "start: CHECKPOINT_BUCKET=NAME ./start.sh\n" in notes
+    assert "set CHECKPOINT_BUCKET to a bucket that exists" in notes
+    given = replace(options, persist="s3://other/run")
+    assert set(tasks(plan, given)["training.yaml"]) & {"envs", "file_mounts"} == set()
+
+
+def test_on_demand_vms_need_no_bucket() -> None:
+    stays = spot_only(training=gpu_vms(0, 4, zones=()))
+    assert "envs" not in tasks(stays)["training.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("catalog", "vm", "image", "asked", "note"),
+    [
+        ("aws", "p5.48xlarge", "", True, "all with aws.use_internal_ips"),
+        ("aws", "p5.48xlarge", "docker:me/train", True, "all with aws.use_internal_ips"),
+        ("aws", "p5.48xlarge", "ami-1", False, "with an image that is not docker:NAME"),
+        ("aws", "p3dn.24xlarge", "", False, "EFA between them, which no file here asks for"),
+        ("aws", "g4dn.xlarge", "", False, ""),
+        ("gcp", "a3-highgpu-8g", "", True, "in its own container for this network"),
+        ("gcp", "a3-ultragpu-8g", "", False, "which no file here asks for"),
+        ("nebius", "gpu-h200-sxm_8gpu-128vcpu-1600gb", "docker:me/train", True, ""),
+        ("azure", "Standard_ND96isr_H200_v5", "", False, "which no file here asks for"),
+    ],
+)
+def test_the_network_that_speeds_count_on_where_skypilot_gives_it(
+    catalog: str, vm: str, image: str, asked: bool, note: str
+) -> None:
+    plan = tiering(
+        training=gpu_vms(instance_type=vm, zones=()), source=replace(SOURCE, catalog=catalog)
+    )
+    options = ExportOptions(command="train.py", image=image)
+    found = tasks(plan, options)
+    (entry,) = found["training.yaml"]["resources"]["any_of"]
+    assert entry.get("network_tier") == ("best" if asked else None)
+    assert "network_tier" not in found["memory.yaml"]["resources"]["any_of"][0]
+    notes = "\n".join(render(plan, "skypilot", options).notes)
+    assert note in notes and ("which no file here asks for" in notes) <= (not asked)
+    one = replace(plan, training=replace(plan.training, spot_count=1))
+    assert "network_tier" not in tasks(one, options)["training.yaml"]["resources"]["any_of"][0]
 
 
 def test_trainers_know_their_tiers_and_no_process_inherits_the_token(tmp_path: Path) -> None:
@@ -350,9 +425,12 @@ def test_buckets_of_other_clouds_bring_their_library(tmp_path: Path, scheme: str
 
 def test_where_the_code_comes_from(tmp_path: Path) -> None:
     def workdir(code: str) -> list[Any]:
-        return [t.get("workdir") for t in tasks(tiering(), ExportOptions(code=code)).values()]
+        options = ExportOptions(code=code, folder=str(tmp_path / "files"))
+        return [t.get("workdir") for t in tasks(tiering(), options).values()]
 
-    assert workdir(str(tmp_path)) == [str(tmp_path), None]
+    assert workdir(str(tmp_path)) == ["..", None]
+    (tmp_path / "src").mkdir()
+    assert workdir(str(tmp_path / "src")) == ["../src", None]
     with pytest.raises(RequestError, match="a folder that is here, or"):
         workdir(str(tmp_path / "code"))
     assert workdir("https://host/a.git@v1.0") == [

@@ -377,13 +377,22 @@ def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
     )
 
 
-def test_a_folder_of_code_is_named_from_the_root(
+def test_a_folder_of_code_is_found_wherever_both_folders_go(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SkyPilot would take it as relative to the folder from which the script is started."""
-    monkeypatch.chdir(tmp_path)
-    good("export", plan, "--to", "skypilot", "--code", ".", "--output-dir", "job")
-    assert f"\nworkdir: {tmp_path}\n" in (tmp_path / "job" / "training.yaml").read_text()
+    """SkyPilot counts paths from where it is called: ``start.sh`` calls it in its folder."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "project" / "src").mkdir(parents=True)
+    (here / "project" / "src" / "train.py").touch()
+    monkeypatch.chdir(here / "project")
+    for code, workdir in (("src", "../src"), (".", "..")):
+        words = ["--code", code, "--output-dir", "job", "--force"]
+        assert f"{workdir} as seen from" in good("export", plan, "--to", "skypilot", *words).stderr
+        task = (here / "project" / "job" / "training.yaml").read_text()
+        assert f"\nworkdir: {workdir}\n" in task and str(tmp_path) not in task
+    good("export", plan, "--to", "skypilot", "--code", "src", "--output-dir", "job", "--force")
+    here.rename(there)
+    assert (there / "project" / "job" / "../src" / "train.py").exists()
 
 
 def test_an_option_of_another_engine(plan: Path) -> None:
