@@ -4,18 +4,20 @@ The command and the files that it names are read, and never run. Where they cann
 answer is unknown, with the reason.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, groupby
+from itertools import dropwhile, groupby, pairwise
 from pathlib import Path
 
 from deepvm.core.spelling import joined
-from deepvm.jobs.python_sources import PythonSources, is_file, read_source
+from deepvm.jobs.python_sources import PythonSources
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _SHELLS = {"bash", "dash", "ksh", "sh", "zsh"}
+_SUFFIXES = {".py": "python", ".sh": "sh", ".bash": "bash"}
 # Programs whose first Python file, or ``-m MODULE``, is what trains; some are modules, too
 _LAUNCHERS = {
     "accelerate",
@@ -30,7 +32,7 @@ _LAUNCHERS = {
 # What may precede a command of a shell
 _PREFIX = re.compile(r"\w+=.*|!|\{|command|do|else|env|exec|if|nohup|sudo|then|time", re.DOTALL)
 _ENDS = frozenset(";&|()")  # of a command of a shell
-_MOST_DEPTH = 4  # of shell scripts that start others
+_LINE_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -51,99 +53,96 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Scr
     if folder is None:
         reason = "the code is not on this computer"
         return ScriptFacts(train.split()[0], 0, False, False, reason, frozenset(), "")
-    return _CommandReader(folder, env).facts(train)
+    paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
+    sources = PythonSources([folder, folder / "src", *paths])
+    reader = _CommandReader(folder, sources)
+    reader.follow(train, folder)
+    name = repr(train[:60])
+    if reader.scripts:
+        name = joined(dict.fromkeys(reader.scripts))
+    unknown = sources.unknown
+    if not (sources.files or sources.names or unknown):
+        unknown = f"{name} names no script that is known here"
+    facts = (len(sources.files), sources.resumes, sources.forms_group)
+    return ScriptFacts(name, *facts, unknown, frozenset(sources.names), sources.digest)
 
 
 class _CommandReader:
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, sources: PythonSources) -> None:
         self._folder = folder
-        paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
-        self._sources = PythonSources([folder, folder / "src", *paths])
-        self._scripts: list[str] = []
-        self._unread: list[str] = []
+        self._sources = sources
+        self._shell_files: set[Path] = set()
+        self.scripts: list[str] = []
 
-    def facts(self, train: str) -> ScriptFacts:
-        self._follow(train, self._folder, 0)
-        sources = self._sources
-        name = repr(train[:60])
-        if self._scripts:
-            name = joined(dict.fromkeys(self._scripts))
-        reasons = [*self._unread, *sources.unread]
-        if not (sources.names or sources.files or reasons):
-            reasons = [f"{name} is no Python or shell script of the code"]
-        return ScriptFacts(
-            name,
-            len(sources.files),
-            sources.resumes,
-            sources.forms_group,
-            next(iter(reasons), ""),
-            frozenset(sources.names),
-            sources.digest,
-        )
-
-    def _follow(self, text: str, folder: Path, depth: int) -> None:
-        """Follow the commands of a shell's text."""
-        if depth > _MOST_DEPTH:
-            self._unread.append("shell scripts start one another")
-            return
+    def follow(self, text: str, folder: Path) -> None:
+        """Follow the commands of a shell's text, which starts in ``folder``."""
         try:
             commands = list(_commands(text))
         except ValueError:
-            self._unread.append("a quote of a shell has no end")
+            self._sources.unread.append("a quote of a shell has no end")
             return
         for words in commands:
             if words[0] == "cd" and len(words) > 1:
                 folder = folder / words[1]
             else:
-                self._follow_words(words, folder, depth)
+                self._follow_words(words, folder)
 
-    def _follow_words(self, words: Sequence[str], folder: Path, depth: int) -> None:
+    def _follow_words(self, words: Sequence[str], folder: Path) -> None:
         """Find the script among the words of one command; later words are its arguments."""
-        if is_file(folder / words[0]):
-            self._follow_file(folder / words[0], depth)
-            return
         program = ""
-        for word, after in zip(words, [*words[1:], ""], strict=True):
+        for word, after in pairwise([*words, ""]):
             name = Path(word).name
+            path = folder / word
             if program in _SHELLS and word == "-c":
-                self._follow(after, folder, depth + 1)
+                self.follow(after, folder)
             elif program and word == "-c":
-                self._scripts.append("the program of python -c")
+                self.scripts.append("the program of python -c")
                 self._sources.add_text(after)
             elif program and word in ("-m", "--module") and after not in _LAUNCHERS:
                 self._follow_module(after)
-            elif word.endswith(".py") or (program and is_file(folder / word)):
-                self._follow_file(folder / word, depth)
+            elif interpreter := _interpreter_of(path):
+                self._follow_file(path, interpreter)
             else:
                 if _PYTHON.fullmatch(name) or name in _SHELLS or name in _LAUNCHERS:
                     program = name
                 continue
             return
         if program or "/" in words[0] or "$" in words[0]:
-            self._unread.append(f"{shlex.join(words)} names no script that is known here")
+            self._sources.unread.append(f"{shlex.join(words)} names no script that is known here")
 
     def _follow_module(self, module: str) -> None:
-        self._scripts.append(module)
+        self.scripts.append(module)
         if not self._sources.add_module(module):
-            self._unread.append(f"the module {module} is not in the code folder")
+            self._sources.unread.append(f"the module {module} is not in the code folder")
 
-    def _follow_file(self, path: Path, depth: int) -> None:
-        name = path.name
-        if not is_file(path):
-            self._unread.append(f"{name} is not in the code folder")
-            return
-        text = (read_source(path) or b"").decode(errors="replace")
-        interpreter = ""
-        if text.startswith("#!"):
-            interpreter = Path(text.partition("\n")[0].split()[-1]).name
-        if path.suffix == ".py" or _PYTHON.fullmatch(interpreter):
-            self._scripts.append(name)
+    def _follow_file(self, path: Path, interpreter: str) -> None:
+        self.scripts.append(path.name)
+        if interpreter not in _SHELLS:
             self._sources.add(path)
-        elif path.suffix in (".sh", ".bash") or interpreter in _SHELLS:
-            self._scripts.append(name)
-            self._follow(text, self._folder, depth + 1)
-        else:
-            self._unread.append(f"{name} is no Python or shell script")
+        elif path not in self._shell_files:
+            self._shell_files.add(path)
+            try:
+                self.follow(path.read_text(errors="replace"), self._folder)
+            except OSError:
+                self._sources.unread.append(f"{path.name} is not in the code folder")
+
+
+def _interpreter_of(path: Path) -> str:
+    """What runs a file, by its suffix or its first line; empty: it is neither Python nor shell."""
+    if path.suffix in _SUFFIXES:
+        return _SUFFIXES[path.suffix]
+    if not os.path.isfile(path):  # reading a pipe could take forever
+        return ""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(_LINE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    if first.startswith("#!"):
+        name = Path(first.split()[-1]).name
+        if _PYTHON.fullmatch(name) or name in _SHELLS:
+            return name
+    return ""
 
 
 def _commands(text: str) -> Iterator[list[str]]:

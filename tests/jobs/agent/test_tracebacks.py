@@ -103,3 +103,11 @@ def test_what_python_prints_is_understood(tmp_path: Path) -> None:
     assert lines[0].startswith("json.decoder.JSONDecodeError: Expecting property name")
     own = ["  train.py, line 4, in <module>", "    load()", "  train.py, line 3, in load"]
     assert lines[1:4] == own and "decoder.py, line" in lines[-1]
+
+
+def test_lines_of_a_frame_are_no_error() -> None:
+    """A recursion is repeated, and Python 3.13 marks each line of a call."""
+    repeated = "  [Previous line repeated 996 more times]"
+    call = ["    main(", "    ~~~~^", "        3,", "        ^^"]
+    found = own_frames_first([DEEP[1], DEEP[5], *call, repeated, "ValueError: x"], CODE)
+    assert found == ["ValueError: x", SHORT[2], call[0], call[2], repeated]
