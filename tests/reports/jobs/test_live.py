@@ -6,19 +6,25 @@ Elsewhere a line for each event.
 from __future__ import annotations
 
 import io
+import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.jobs import worlds
 from support.jobs.runs import until
 
 from deepvm.core.preemption.savepolicy import SaveFacts
+from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, Reason, Role
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs import live
-from deepvm.reports.jobs.live import LiveView, live_lines
+from deepvm.reports.jobs.live import LiveView, event_line, live_lines
 
 S = worlds.START_S
 
@@ -199,3 +205,31 @@ def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         view.on_line(world().members[0], 0, "[red]loss 1")
     assert f"{world().members[0]}/0 | [red]loss 1" in out.getvalue()
     assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()
+
+
+def _event_classes(union: Any) -> Iterator[type]:
+    for one in get_args(union):
+        yield from _event_classes(one) if get_args(one) else [one]
+
+
+NUMBERS = st.floats(0, 1e6, allow_nan=False)
+INJECTED = st.builds(d.Injected, mttp_s=NUMBERS) | st.builds(
+    d.Injected, mttp_s=st.none(), lives_s=st.lists(NUMBERS, min_size=1).map(tuple)
+)
+ROWS = {float: NUMBERS, str: st.text("abc m", max_size=9), d.Injected: INJECTED}
+
+
+@pytest.mark.parametrize("kind", list(_event_classes(d.Event)), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=10)
+def test_every_event_has_its_line(kind: type, data: st.DataObject) -> None:
+    """A sentence that fails would hide a whole report."""
+    for one, strategy in ROWS.items():
+        st.register_type_strategy(one, strategy)
+    facts = json.loads(
+        json.dumps(
+            vars(data.draw(st.from_type(kind))),
+            default=lambda one: getattr(one, "value", None) or list(one),
+        )
+    )
+    assert "\n" not in event_line(EventRow(0.0, kind.__name__.lower(), "up", facts))
