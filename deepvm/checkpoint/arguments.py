@@ -16,11 +16,12 @@ from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption import savepolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
-from deepvm.io.agent_link import EPOCH
+from deepvm.io.agent_link import AGENT, EPOCH
 
 JOB = "DEEPVM_JOB"  # Environment variable with the name of the training job
 # Environment variable with the tiers of training jobs that name none, separated by blanks
 PLACES = "DEEPVM_TIERS"
+FOLDER = Path("checkpoints")  # For trainings that name no tiers, and run without an agent
 # Environment variable: how many checkpoints to keep if the job does not say; and the default
 KEPT, _KEEP = "DEEPVM_KEEP", 2
 # Environment variable: mean time between failures of the cluster, such as ``2h``; the default
@@ -49,9 +50,19 @@ def check(
     return check_tiers(tiers)
 
 
+def saves_here(tiers: Any) -> bool:
+    """Whether no place is named, and no agent's machine may vanish with this folder."""
+    return tiers is None and not os.environ.get(PLACES, "").strip() and AGENT not in os.environ
+
+
 def check_tiers(tiers: Any) -> list[str | Tier]:
-    """The tiers as a list, paths as URLs; default: those of :data:`PLACES`. Raises RequestError."""
-    if tiers is None:
+    """The tiers as a list, paths as URLs; default: of :data:`PLACES`, or :data:`FOLDER`.
+
+    Raises RequestError.
+    """
+    if saves_here(tiers):
+        tiers = FOLDER
+    elif tiers is None:
         tiers = os.environ.get(PLACES, "").split()
     rows = as_list(tiers)
     if not rows:

@@ -101,7 +101,8 @@ class Checkpointer:
                 each version: ``tcp://host:port,host:port``; with ``?replicas=2`` behind it two of
                 them have all of it), ``mpi://rank``, ``s3://``, ``gs://`` or
                 ``az://bucket/prefix``, or a pathlib.Path; None for those of ``DEEPVM_TIERS``,
-                separated by blanks, which ``deepvm run`` sets.
+                separated by blanks, which ``deepvm run`` sets, or else for the folder
+                ``checkpoints``, with ``every="auto"``.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most
                 3 % of the time; or another policy of 'deepvm simulate' by name, such as "exact" or
                 "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which
@@ -128,6 +129,9 @@ class Checkpointer:
         keep = arguments.keep_of(keep)
         if every is None:
             every = arguments.number_in(SAVE_EVERY, 1, "steps between versions")
+        if arguments.saves_here(tiers):
+            every = every or "auto"
+            log.warning("no tiers are given: checkpoints go to %s", arguments.FOLDER.absolute())
         places = arguments.check(model, tiers, slots, keep, keep_every, journal)
         self.job, self._named = arguments.name_of(job)
         ranks = Ranks()

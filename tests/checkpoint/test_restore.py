@@ -337,3 +337,24 @@ def test_a_script_without_a_name_is_killed_restarted_and_changed(tmp_path: Path)
     assert code and not out and "['lr']: 0.001 -> 0.1" in err
     code, out, _ = run(-1, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
     assert (code, out) == (0, ["60"])
+
+
+def test_without_tiers_checkpoints_go_to_a_folder_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The three lines of a first script work as they are; an agent's machine may vanish."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DEEPVM_TIERS", raising=False)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Checkpointer(model=model, optimizer=optimizer) as ck:
+        for _ in ck.steps(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        ck.save(block=True)
+    assert f"checkpoints go to {tmp_path / 'checkpoints'}" in caplog.text
+    with Checkpointer(model=model, optimizer=optimizer) as ck:
+        assert list(ck.steps(3)) == []
+    monkeypatch.setenv("DEEPVM_AGENT", str(tmp_path))
+    with pytest.raises(RequestError, match="tiers.*at least one"):
+        Checkpointer(model=model, optimizer=optimizer)
