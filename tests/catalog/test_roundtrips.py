@@ -207,7 +207,7 @@ def _as_written(loaded, name):
     deserve.
     """
     for doubt in loaded.provenance.doubts:
-        assert name in doubt and ("$/h is " in doubt or doubt.endswith("more prices like these"))
+        assert name in doubt and ("/h is " in doubt or doubt.endswith("more prices like these"))
     return replace(loaded, provenance=replace(loaded.provenance, doubts=()))
 
 

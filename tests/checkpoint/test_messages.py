@@ -227,7 +227,7 @@ def test_every_argument_is_refused_by_name(
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
     }
-    with pytest.raises(RequestError, match=f"^{name}: "):
+    with pytest.raises(RequestError, match=f"for {name}: "):
         Checkpointer(**{**given, "tiers": [tmp_path.as_uri()], **options})
 
 

@@ -227,20 +227,20 @@ def nested_in_itself() -> Any:
         (
             lambda: with_buffer(torch.ones(1).expand(4)),
             None,
-            r"^model\.odd: 'an expanded tensor.*\.clone\(\)",
+            r"for model\.odd: 'an expanded tensor.*\.clone\(\)",
         ),
         (
             lambda: with_buffer(in_inference_mode()),
             None,
-            r"^model\.odd: 'a tensor of inference_mode.*\.clone\(\)",
+            r"for model\.odd: 'a tensor of inference_mode.*\.clone\(\)",
         ),
         (
             lambda: with_buffer(torch.nested.nested_tensor([torch.ones(1)])),
             None,
             r"nested tensor.*\.unbind\(\)",
         ),
-        (lambda: with_metadata(), None, r"'Extra' cannot.*save its fields"),
-        (lambda: Own(4, 4), None, r"_extra_state.*'Extra' cannot.*save its fields"),
+        (lambda: with_metadata(), None, r"'Extra' .*save its fields"),
+        (lambda: Own(4, 4), None, r"_extra_state.*'Extra' .*save its fields"),
         (
             lambda: nn.LazyLinear(4),
             None,
@@ -249,7 +249,7 @@ def nested_in_itself() -> Any:
         (
             net,
             lambda: with_buffer(torch.ones(1).expand(4)),
-            r"^extra\['odd'\]\.odd: 'an expanded tensor",
+            r"for extra\['odd'\]\.odd: 'an expanded tensor",
         ),
         (net, lambda: Extra(np.ones(3)), r"'ndarray'.*torch\.from_numpy\(x\).*\.numpy\(\)"),
         (net, lambda: Extra(np.float64(1)), r"'float64'.*x\.item\(\)"),

@@ -112,6 +112,9 @@ KINDS: list[st.SearchStrategy[Any]] = [
     st.builds(d.Failed, IDS, st.just("why"), st.booleans()),
     st.builds(d.Downtime, TIMES),
     st.builds(
+        d.OutputsLooked, IDS, st.integers(0, 9), NUMBERS, why=st.sampled_from(["", "no disk"])
+    ),
+    st.builds(
         d.FaultInjected, IDS, st.sampled_from([blow.value for blow in FaultKind]), st.none() | TIMES
     ),
     st.builds(

@@ -21,7 +21,7 @@ from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Reason
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.history.job_report import final_document
-from deepvm.reports.jobs.live import closing_lines
+from deepvm.reports.jobs.live import closing_lines, failure_lines
 
 SPOT = Pool("a", "z", "spot", 3.6)
 BOTH = ("m1", "m2")
@@ -184,16 +184,11 @@ def test_a_reason_that_was_printed_is_said_once() -> None:
         "steps": 0,
         "version": 0,
     }
-    lines = list(
-        closing_lines(
-            document, JobLimits(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"
-        )
-    )
-    assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [
-        False,
-        True,
-        False,
-    ]
+    last = ["Traceback", "OSError: no space"]
+    closing = closing_lines(document, JobLimits(1, 1), last, Path("/x"), "job-2")
+    lines = [*failure_lines(document, last), *closing]
+    assert lines[0] == "Traceback"
+    assert ["no space" in line for line in lines] == [False, True, False]
 
 
 # --- one that stops stepping ----------------------------------------------------------------------

@@ -211,7 +211,7 @@ class TestSharing:
             (
                 "budget",
                 (
-                    "5 x g4dn.2xlarge with 31 x m7g.large would cost $4.1191/h, 0.1191 over the"
+                    "5 x g4dn.2xlarge with 31 x m7g.large would cost $4.1191/h, $0.1191 over the"
                     " budget"
                 ),
             ),

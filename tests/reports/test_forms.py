@@ -168,7 +168,7 @@ def test_rows_are_a_sequence() -> None:
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match=r"deepvm\[pandas\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[pandas\]'"):
         deepvm.recommend(PAPER, 3).to_frame()
     assert deepvm.recommend(PAPER, 3)._repr_html_()
 

@@ -468,7 +468,7 @@ def test_urls() -> None:
 
 def test_a_library_that_is_missing_is_named(as_gs: CloudStore) -> None:
     with pytest.raises(
-        MissingExtraError, match=r"tiers with az:// needs no_such_library.*deepvm\[az\]"
+        MissingExtraError, match=r"tiers with az:// needs no_such_library.*'\.\[az\]'"
     ):
         open_tier("az://container/run", "s")
     with pytest.raises(MissingExtraError, match="persist with az://"):

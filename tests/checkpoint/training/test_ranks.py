@@ -292,7 +292,7 @@ def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
         "job-000000000002.pt",
         "job-000000000004.pt",
     ]
-    assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
+    assert "version 3 is not saved: invalid value for ['extra']['sampler']['queue']" in caplog.text
 
 
 def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_zone_that_was_chosen_in_spite_of_its_price_is_within_the_limit() -> N
     limits = limit_prices(dear)
     assert limits is not None and limits.plan_usd_per_hour == Decimal("6.97")  # 17 x 0.4 + 0.17
     assert limits.groups["training"].vm_usd_per_hour >= Decimal("0.4")
-    with pytest.raises(RequestError, match=r"at least what it costs in use1-az6, 6\.9700"):
+    with pytest.raises(RequestError, match=r"at least what it costs in use1-az6, \$6\.9700"):
         limit_prices(dear, Decimal(3))
 
 

@@ -63,7 +63,7 @@ def test_an_on_demand_price_is_compared_with_its_peers() -> None:
     ]:
         doubt = market(**{name.replace(".", "_"): price}).on_demand(name, Decimal(price))
         assert doubt is not None and doubt.why == why
-        assert str(doubt).startswith(f"{Decimal(price):f}"[:4])
+        assert str(doubt).startswith(f"${Decimal(price):f}"[:5])
 
 
 def test_a_spot_price_is_compared_with_the_on_demand_price() -> None:

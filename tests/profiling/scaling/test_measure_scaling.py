@@ -281,7 +281,7 @@ def test_without_scipy_a_measurement_lacks_only_its_fit(monkeypatch: pytest.Monk
     for name in ("scipy", "scipy.optimize", "scipy.special"):
         monkeypatch.setitem(sys.modules, name, None)
     fit, why = _fit(CURVE)
-    assert fit is None and why.startswith("no fit: this needs scipy") and "deepvm[fit]" in why
+    assert fit is None and why.startswith("no fit: this needs scipy") and ".[fit]" in why
     monkeypatch.setitem(sys.modules, "deepvm.profiling.fit.speedup_fit", None)
     with pytest.raises(ModuleNotFoundError):
         _fit(CURVE)

@@ -21,7 +21,7 @@ def test_places_are_those_of_regions() -> None:
     ("typed", "region"), [("eu_central_1", "eu-central-1"), ("us-east-1b", "us-east-1")]
 )
 def test_what_is_no_region_leads_to_one(typed: str, region: str) -> None:
-    with pytest.raises(RequestError, match=rf"did you mean {region}\?$"):
+    with pytest.raises(RequestError, match=rf"did you mean {region}\?\)$"):
         DEFAULT_CLOUD.check_region(typed)
 
 

@@ -119,7 +119,7 @@ class TestWhere:
     )
     def test_other_places_are_refused(self, monkeypatch, url):
         monkeypatch.setenv(spot_advisor.URL_VARIABLE, url)
-        with pytest.raises(RequestError, match=f"^{spot_advisor.URL_VARIABLE}: ") as caught:
+        with pytest.raises(RequestError, match=f"for {spot_advisor.URL_VARIABLE}: ") as caught:
             AdvisorProvider()
         assert "s3cr3t" not in str(caught.value)
 
