@@ -16,7 +16,8 @@ from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption import savepolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
-from deepvm.io.agent_link import AGENT, EPOCH
+from deepvm.io.agent_board import AGENT
+from deepvm.io.agent_link import EPOCH
 
 JOB = "DEEPVM_JOB"  # Environment variable with the name of the training job
 # Environment variable with the tiers of training jobs that name none, separated by blanks
