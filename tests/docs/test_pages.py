@@ -63,6 +63,7 @@ WRITTEN = {
     "docs/internals/guide/plan.md": {"sweep.csv", "figure7.svg"},
     "docs/internals/guide/simulate.md": {"bars.png", "sweep.png"},
     "docs/internals/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
+    "docs/guide/estimates.md": {"plan.html"},
     "docs/guide/other-engines.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
     "docs/reference/catalog-file.md": {"my.json", "my.csv"},
 }
