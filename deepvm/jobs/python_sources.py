@@ -26,6 +26,7 @@ _GROUP_PACKAGES = {
     "mpi4py",
     "pytorch_lightning",
 }
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
 
@@ -98,6 +99,8 @@ class PythonSources:
                 self.names.add(node.id)
             elif isinstance(node, ast.Attribute):
                 self.names.add(node.attr)
+            elif isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES:
+                self.names.add(node.value)
             self.modules.update(modules)
             for module in modules:
                 paths += _paths(module, folders)
@@ -117,6 +120,11 @@ class PythonSources:
         """Whether something starts a process group, or leaves that to a trainer."""
         named = any(name in _GROUP_NAMES or name.endswith(_GROUP_SUFFIX) for name in self.names)
         return named or any(map(self._uses, _GROUP_PACKAGES))
+
+    @property
+    def asks_for_ranks(self) -> bool:
+        """Whether it is written for several processes, of one group or not."""
+        return self.forms_group or not self.names.isdisjoint(_RANK_VARIABLES)
 
     @property
     def unknown(self) -> str:

@@ -43,6 +43,7 @@ class ScriptFacts:
     files: int  # Python files that were read
     resumes: bool
     forms_group: bool
+    asks_for_ranks: bool
     unknown: str  # why either may be wrong where it is False; empty: all was read
     names: frozenset[str]  # identifiers in the files
     digest: str  # of the files; empty without any
@@ -52,7 +53,7 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Scr
     """The facts of a command that runs in ``folder``; None: the code is not on this computer."""
     if folder is None:
         reason = "the code is not on this computer"
-        return ScriptFacts(train.split()[0], 0, False, False, reason, frozenset(), "")
+        return ScriptFacts(train.split()[0], 0, False, False, False, reason, frozenset(), "")
     paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
     sources = PythonSources([folder, folder / "src", *paths])
     reader = _CommandReader(folder, sources)
@@ -63,7 +64,7 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Scr
     unknown = sources.unknown
     if not (sources.files or sources.names or unknown):
         unknown = f"{name} names no script that is known here"
-    facts = (len(sources.files), sources.resumes, sources.forms_group)
+    facts = (len(sources.files), sources.resumes, sources.forms_group, sources.asks_for_ranks)
     return ScriptFacts(name, *facts, unknown, frozenset(sources.names), sources.digest)
 
 

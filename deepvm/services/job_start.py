@@ -5,7 +5,7 @@ from pathlib import Path
 
 from deepvm.core.units import counted
 from deepvm.jobs.clouds.registry import find_cloud
-from deepvm.jobs.jobfile import JobFile
+from deepvm.jobs.jobfile import JobFile, changed
 from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.storage import job_code
 from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
@@ -56,6 +56,8 @@ class ResumeRisk:
 class JobStart:
     """A job as its file and its code have it."""
 
+    job: JobFile  # with one process a machine, where the script asks for no more
+    one_copy: bool  # whether that leaves GPUs idle
     script: ScriptFacts
     machines: int
     processes: int  # of one process group
@@ -67,6 +69,12 @@ class JobStart:
     def group_remark(self) -> str:
         """What to know of several processes; empty: there is one, or they form a group."""
         script = self.script
+        if self.processes == 1 and self.one_copy:
+            return (
+                f"{script.name} starts no process group that can be seen: one copy of it runs, on"
+                " one GPU, and the others are idle; write it for DistributedDataParallel, or give"
+                " --processes-per-machine gpus"
+            )
         if self.processes == 1 or script.forms_group:
             return ""
         start = f"{self.processes} processes start on {counted(self.machines, 'machine')}, and"
@@ -134,12 +142,20 @@ def job_start(job: JobFile, file: Path) -> JobStart:
             rented = taken_of(job, hosts)
             simulated = hosts.reach.local
         each = processes_of(job.processes_per_machine, gpus_of(rented.type, hosts))
+    seen = script.unknown or script.asks_for_ranks
+    given = job.independent_processes or "processes_per_machine" in job.model_fields_set
+    one_copy = each > 1 and not seen and not given
+    if one_copy:
+        each = 1
+        job = changed(job, processes_per_machine=each)
     processes = 1
     if not job.independent_processes:
         processes = rented.most * each
     is_spot = hosts is None and rented.steadies < rented.most
     priced = hosts is None or any(host.usd_per_hour for host in hosts.hosts)
     return JobStart(
+        job,
+        one_copy,
         script,
         rented.most,
         processes,

@@ -76,7 +76,7 @@ def test_a_plain_script_gets_its_model_back(home: Home) -> None:
     done = home.run("run", str(job(home, "plain", "5 0.05", outputs=["*.bin", "*.nope"])))
     assert done.returncode == 0, done
     assert "outputs: 1 file (2 B), kept " in done.stdout
-    assert "deepvm jobs fetch plain brings them" in done.stdout
+    assert "deepvm jobs fetch plain brings it" in done.stdout
     assert "outputs: nothing matched *.nope" in done.stdout
     assert "written and not kept: log.txt; outputs: in the job file" in done.stdout
     assert done.stderr.count("m1/0 | step ") == 5
@@ -157,6 +157,8 @@ def test_a_machine_killed_without_a_notice(home: Home) -> None:
     """The newest outputs that were kept come back, and it is said of when they are."""
     process = home.start("run", str(job(home, "killed", "100000 0.05")))
     until(lambda: kept_step(home, "killed") >= 0, 60)
+    # The controller hears of it a heartbeat later
+    until(lambda: home.document("jobs", "show", "killed")["outputs"]["files"] == 2, 60)
     step = kept_step(home, "killed")
     os.killpg(process.pid, signal.SIGKILL)  # the controller first, which would replace it
     for pid in home.processes():

@@ -154,6 +154,7 @@ def run(
                 if answer == _NEW:
                     found = changed(found, name=free_name(known.name, history))
     start = job_start(found, job)
+    found = start.job
     if start.group_remark:
         note(start.group_remark)
     if found.resume_check and start.resume_risk is not None:

@@ -136,9 +136,9 @@ def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> 
         return checked(home, run, train, *words, machines=many)[1]
 
     copies = "8 processes start on 2 machines, and saves.py starts no process group"
-    assert copies in remark("python saves.py") and "--processes-per-machine 1" in remark(
-        "python saves.py"
-    )
+    said = remark("python saves.py", "--processes-per-machine", "gpus")
+    assert copies in said and "--processes-per-machine 1" in said
+    assert copies.replace("8", "2", 1) in remark("python saves.py")
     assert "8 processes start on 2 machines, and must form a process group" in remark("./go")
     assert "processes start" not in remark("python group.py")
     assert "processes start" not in remark("python saves.py", "--independent-processes")
@@ -148,6 +148,10 @@ def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> 
     one = {"type": "g4dn.12xlarge"}
     err = checked(home, run, "python saves.py", "--processes-per-machine", "1", machines=one)[1]
     assert "processes start" not in err
+    err = checked(home, run, "python saves.py", machines=one)[1]
+    assert "saves.py starts no process group that can be seen: one copy of it runs" in err
+    (home.code / "ranks.py").write_text("import os\nprint(os.environ['RANK'])\n")
+    assert "4 processes start" in checked(home, run, "python ranks.py", machines=one)[1]
 
 
 @pytest.mark.system
