@@ -13,7 +13,7 @@ SNAPSHOT = ("--prices", "snapshot", "--offline")
 
 
 def table(page: Page, name: str) -> str:
-    return next(t.text for t in page.all("table") if t.attributes.get("class") == name)
+    return next(t.text for t in page.all("table") if name in t.attributes.get("class", "").split())
 
 
 def test_it_shows_what_the_screen_shows(run: Run) -> None:
