@@ -144,6 +144,7 @@ def describe(
         ),
         bill=bill,
         value=choice.value,
+        late=choice.late,
         refuted=choice.refuted,
     )
 

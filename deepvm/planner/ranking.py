@@ -313,7 +313,8 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
 
 def _choice(enumeration: Enumeration, plans: Plans, row: int) -> Choice:
-    return replace(enumeration.choice(row), refuted=bool(plans.refuted[row]))
+    late, refuted = float(plans.late[row]), bool(plans.refuted[row])
+    return replace(enumeration.choice(row), late=late, refuted=refuted)
 
 
 @lru_cache(maxsize=4)

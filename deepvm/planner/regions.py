@@ -203,22 +203,11 @@ def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
         ),
         band=np.array([band_of(c.gpu) if c.spot_count else -1 for c in clusters], dtype=np.int64),
         trusted=np.array([p is None or p.trusted for p in predictions]),
-        late=np.array([_late(p.recommendation, request) for p in left]),
+        late=np.array([p.recommendation.late for p in left]),
         refuted=np.array([p.recommendation.refuted for p in left]),
         apart=lambda row, other: distance(doubts[row], doubts[other]),
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
-
-
-def _late(r: Recommendation, request: PlanRequest) -> float:
-    """Probability of missing the deadline; 1 where the total budget may be exceeded."""
-    if r.outlook is None or request.work is None:
-        return 0.0
-    total = request.work.total_budget
-    costs = r.outlook.costs_usd
-    if total is not None and r.prediction and (costs is None or costs[1] > total):
-        return 1.0
-    return r.outlook.late_probability or 0.0
 
 
 def _tie_break(placed: RankedPlan) -> tuple[object, ...]:

@@ -67,7 +67,7 @@ class Views:
         kept = list(range(len(header)))
         if len(header) > _MAX_COLUMNS:
             first = [header.index(name) for name in _PREFERRED if name in header]
-            kept = sorted(dict.fromkeys([*first, *kept]), key=[*first, *kept].index)[:_MAX_COLUMNS]
+            kept = list(dict.fromkeys([*first, *kept]))[:_MAX_COLUMNS]
         return render(
             "answer.html.j2",
             reason=self.reason,

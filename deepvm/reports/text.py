@@ -11,8 +11,7 @@ which narrow terminals leave columns out.
 
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal
@@ -21,14 +20,7 @@ from deepvm.core.spelling import printable
 from deepvm.core.units import format_short, format_time, format_usd
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment
-from deepvm.reports.terminal import (
-    Column,
-    print_lines,
-    print_table,
-    table_text,
-    without_controls,
-    wrapped,
-)
+from deepvm.reports.terminal import Column, print_lines, print_table
 
 _HEADER = re.compile(r"(>?)(~?)(.*?) ?(?:!(\d+))?")
 # Bars and line ends in values, as long as bars and line ends of templates have a meaning
@@ -39,28 +31,12 @@ _SIZES = ("", "k", "M", "G", "T", "P", "E")
 
 def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
     """Print ``templates/TEMPLATE.txt.j2``; ``also``: an option that prints all columns."""
-    for is_table, lines in _parts(template, data):
+    text = _environment().get_template(f"{template}.txt.j2").render(**data).removesuffix("\n")
+    for is_table, lines in groupby(text.split("\n"), lambda line: line.startswith("|")):
         if not is_table:
             print_lines([line.translate(_VISIBLE) for line in lines])
             continue
         print_table(table_of(lines), also=also)
-
-
-def text_lines(template: str, width: int, **data: Any) -> list[str]:
-    """The lines of ``templates/TEMPLATE.txt.j2``, of at most ``width`` columns."""
-    shown: list[str] = []
-    for is_table, lines in _parts(template, data):
-        if is_table:
-            shown += table_text(table_of(lines), width, sys.stdout, also="-o json")
-            continue
-        for line in lines:
-            shown += wrapped(without_controls(line.translate(_VISIBLE)), width)
-    return shown
-
-
-def _parts(template: str, data: dict[str, Any]) -> Iterator[tuple[bool, Iterator[str]]]:
-    text = _environment().get_template(f"{template}.txt.j2").render(**data).removesuffix("\n")
-    yield from groupby(text.split("\n"), lambda line: line.startswith("|"))
 
 
 def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """What a new account may rent: documented limits, where the user's own are not known."""
 
+import math
 from collections import Counter
 from functools import lru_cache
 from typing import Any
@@ -16,32 +17,34 @@ def new_account(found: Comparison) -> NewAccount | None:
 
     None where it may, and where the user's own limits are known.
     """
-    request = found.answers[0].request
-    plans = [
-        RankedPlan(answer, r)
-        for answer in found.answers
-        for r in (*answer.configurations, *(a.recommendation for a in answer.alternatives))
-        if answer.catalog.region and not request.quotas_of(answer.catalog)
-    ]
-    first = found.answers[0].configurations[:1]
-    if request.quotas is not None or not plans or plans[0].recommendation not in first:
+    answer = found.answers[0]
+    request = answer.request
+    cloud = cloud_name(answer.catalog)
+    if request.quotas is not None or not answer.configurations or cloud not in REGISTRY:
         return None
-    reason = lacking(plans[0].recommendation.cluster, plans[0].answer.catalog)
-    cloud = cloud_name(plans[0].answer.catalog)
-    if reason == "" or cloud not in REGISTRY:
+    reason = lacking(answer.configurations[0].cluster, answer.catalog)
+    if reason == "" or request.quotas_of(answer.catalog):
         return None
-    allowed = (p for p in plans if lacking(p.recommendation.cluster, p.answer.catalog) == "")
-    plan = next(allowed, None)
-    other = next(c for c, limits in _limits().items() if "usd_per_hour" in limits)
+    plans = (
+        RankedPlan(a, r)
+        for a in found.answers
+        if not request.quotas_of(a.catalog)
+        for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
+        if lacking(r.cluster, a.catalog) == ""
+    )
+    plan = next(plans, None)
+    limits = _limits()
+    other = next(name for name, about in limits.items() if "usd_per_hour" in about)
     if plan is not None:
         other = cloud_name(plan.answer.catalog)
     sources = tuple(
         AccountSource(name, **about)
         for name in dict.fromkeys((cloud, other))
-        for about in _limits().get(name, {"sources": ()})["sources"]
+        if name in limits
+        for about in limits[name]["sources"]
     )
     reason = reason or "what a new account has is not documented"
-    return NewAccount(reason, plan, other, _limits()[other].get("usd_per_hour"), sources)
+    return NewAccount(reason, plan, other, limits[other].get("usd_per_hour"), sources)
 
 
 def lacking(cluster: Cluster, catalog: Catalog) -> str | None:
@@ -49,27 +52,27 @@ def lacking(cluster: Cluster, catalog: Catalog) -> str | None:
     limits = _limits().get(cloud_name(catalog))
     if limits is None:
         return None
-    if "usd_per_hour" in limits:
-        most = limits["usd_per_hour"]
-        if cluster.usd_per_hour > most:
-            return f"a new account may spend ${most}/h"
+    if cluster.usd_per_hour > limits.get("usd_per_hour", math.inf):
+        return f"a new account may spend ${limits['usd_per_hour']}/h"
+    groups = [group for group in cluster.groups if not group.instance.reserved]
+    gpus = sum(g.count * g.instance.gpu.count for g in groups if g.instance.gpu)
+    if gpus > limits.get("gpus", math.inf):
+        return f"a new account has {limits['gpus']} GPUs"
+    if "vcpus" not in limits:
         return ""
     needed = Counter[tuple[str, str]]()
-    gpus = 0
-    for group in cluster.groups:
-        if not group.instance.reserved:
-            needed[group.instance.quota_family, group.market.value] += (
-                group.count * group.instance.vcpus
-            )
-            gpus += group.count * (group.instance.gpu.count if group.instance.gpu else 0)
-    if "gpus" in limits:
-        return f"a new account has {limits['gpus']} GPUs" if gpus > limits["gpus"] else ""
-    known = limits["vcpus"]
+    for group in groups:
+        needed[group.instance.quota_family, group.market.value] += (
+            group.count * group.instance.vcpus
+        )
+    unknown = False
     for (family, market), vcpus in needed.items():
-        most = known.get(family, {}).get(market)
-        if most is not None and vcpus > most:
+        most = limits["vcpus"].get(family, {}).get(market)
+        if most is None:
+            unknown = True
+        elif vcpus > most:
             return f"a new account has {most} vCPUs of {family} ({market})"
-    return "" if all(family in known for family, _ in needed) else None
+    return None if unknown else ""
 
 
 @lru_cache

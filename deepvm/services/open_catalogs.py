@@ -74,15 +74,18 @@ class CatalogOpener:
                 allowed = "either --mttp or --interruption-rate"
                 raise RequestError("interruption_rate", options.interruption_rate, allowed)
             options = replace(options, mttp=None)
-        job = None
+        job = options.job
         if options.job_file:
             from deepvm.simulator.jobfile import read_job
 
             job = read_job(Path(options.job_file))
             if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
                 self.say(f"{options.job_file}: its prices are not used, the catalog's are")
-        quotas = _open_quotas(options.quota, catalog, self.say)
-        return replace(options, quotas=quotas, job=job, training=self._training(catalog))
+        quotas = options.quotas
+        if quotas is None:
+            quotas = _open_quotas(options.quota, catalog, self.say)
+        training = options.training or self._training(catalog)
+        return replace(options, quotas=quotas, job=job, training=training)
 
     def placement(self, answers: Comparison) -> Placement | None:
         if not self.options.placement_scores or not answers.ranked:

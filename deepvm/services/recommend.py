@@ -24,37 +24,6 @@ if TYPE_CHECKING:
 def _ignore(text: str) -> None: ...
 
 
-def recommend(
-    catalog: Catalog,
-    budget: Money,
-    *,
-    tables: MeasuredTables | None = None,
-    simulate: int | str | None = None,
-    say: Say = _ignore,
-    **options: Any,
-) -> Recommendations:
-    """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
-
-    Args:
-        catalog: the types and prices; see :func:`deepvm.load_catalog`.
-        budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's
-        figures.
-        simulate: runs of the job on each ranked cluster; None for those clusters only for which the
-            closed form does not hold.
-        say: called with notes while it plans.
-        **options: the fields of :class:`deepvm.planner.options.RankOptions`, such as
-            ``objective="cost-per-work"``; ``deepvm help recommend --all`` describes them.
-
-    Raises:
-        RequestError: an argument cannot be used.
-        MissingDataError: the catalog lacks what was asked for.
-    """
-    request = PlanRequest.parse(budget, **options)
-    comparison = recommend_in([with_tables(catalog, tables)], request, simulate=simulate, say=say)
-    return comparison.answers[0]
-
-
 def recommend_in(
     catalogs: Sequence[Catalog],
     request: PlanRequest,
@@ -86,18 +55,18 @@ def recommend_in(
         cloud = f"{cloud_name(catalog)}, " if several else ""
         say(f"{cloud}region {catalog.region} is left out: {reason}")
         missing.append(Omission(cloud_name(catalog), str(reason), catalog.region))
-    if request.work is None and simulate is None:
-        comparison = compare(answers)
-        return replace(comparison, left_out=tuple(missing), new_account=new_account(comparison))
-    from deepvm.services.simulated_ranking import read_runs, simulate_ranking, with_traced_lifetimes
+    simulates = request.work is not None or simulate is not None
+    if simulates:
+        from deepvm.services import simulated_ranking as simulated
 
-    runs = read_runs(simulate, job=request.work is not None)
-    comparison = compare([simulate_ranking(answer, runs, say) for answer in answers])
+        runs = simulated.read_runs(simulate, job=request.work is not None)
+        answers = [simulated.simulate_ranking(answer, runs, say) for answer in answers]
+    comparison = compare(answers)
     comparison = replace(comparison, left_out=tuple(missing), new_account=new_account(comparison))
     best, *others = comparison.answers
-    if not reasons or not best:
+    if not (simulates and reasons and best.configurations):
         return comparison
-    return replace(comparison, answers=(with_traced_lifetimes(best), *others))
+    return replace(comparison, answers=(simulated.with_traced_lifetimes(best), *others))
 
 
 # A bare number above it is more often meant as a total than as a price of an hour

@@ -50,9 +50,7 @@ def recommend(
 
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
-    warning = ""
-    if BARE_BUDGET in ctx.meta:
-        warning = budget_warning(ctx.meta[BARE_BUDGET])
+    warning = budget_warning(ctx.meta.get(BARE_BUDGET, "0"))
     if warning:
         note(warning)
     if request.training is not None and "/" in flags.model:

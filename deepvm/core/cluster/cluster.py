@@ -150,6 +150,7 @@ class Recommendation:
         next_zone: the cheapest cluster of as many of these VMs in another zone, if asked for.
         bill: what it costs besides its VMs; None where the catalog knows no rates.
         value: what the policy maximizes.
+        late: probability of missing the deadline; 1 where it may cost more than the total budget.
         refuted: whether a warning of its own is a reason not to take it (planner.ranking).
     """
 
@@ -169,6 +170,7 @@ class Recommendation:
     next_zone: Cluster | None = None
     bill: "Bill | None" = None
     value: float = 0.0
+    late: float = 0.0
     refuted: bool = False
 
     @property
@@ -199,12 +201,8 @@ class Recommendation:
         return self.prediction.throughput.scaled(self.prediction.kept.value)
 
     def __repr__(self) -> str:
-        rank = f" {self.rank}" if self.rank else ""
-        speed = f"{self.throughput:.4g}"
-        if self.prediction is not None:
-            speed = self.prediction.throughput.in_short
         price = f"${format_usd(self.usd_per_hour)}/h"
-        return f"<Recommendation{rank}: {self.cluster}, {price}, throughput {speed}>"
+        return f"<Recommendation: {self.cluster}, {price}, throughput {self.throughput:.4g}>"
 
     @property
     def estimated(self) -> bool:

@@ -138,6 +138,7 @@ class Choice:
     memory_count: int
     price: int
     value: float
+    late: float = 0.0  # as deepvm.planner.ranking counts it
     refuted: bool = False  # by a warning of its own: deepvm.planner.ranking
 
     @property

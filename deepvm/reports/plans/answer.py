@@ -7,14 +7,22 @@ from dataclasses import replace
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.core.units import counted, format_seconds, format_short
+from deepvm.core.units import counted, format_seconds
 from deepvm.reports.plans import words
-from deepvm.reports.plans.plan_view import NEW_ACCOUNT, Note, PlanView, short_label, simulated_note
+from deepvm.reports.plans.plan_view import (
+    A_GRANT_TAKES_DAYS,
+    NEW_ACCOUNT,
+    Note,
+    PlanView,
+    short_label,
+    simulated_note,
+)
 from deepvm.reports.plans.sources import price_origins
 from deepvm.reports.terminal import (
     WARNING,
     Column,
     paint,
+    print_lines,
     table_text,
     width_of,
     without_controls,
@@ -24,7 +32,6 @@ from deepvm.reports.terminal import (
 WIDTH = 78
 _MAX_LINES = 15
 _INDENT = 13  # of what "Your script" and its like say
-_LONG_NUMBER = 99_950
 _NARROW = 60  # columns of a terminal below which it is less
 Sentence = tuple[str, str]  # its topic, if any, and what it says
 _PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun, LoRA"}
@@ -33,11 +40,14 @@ _PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun
 def print_answer(view: PlanView) -> None:
     """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
     width = min(width_of(sys.stdout) or WIDTH, WIDTH)
-    lines = [*_wrap("", _headline(view), width), "", *_table(view, width), ""]
+    _write([*_wrap("", _headline(view), width), "", *_table(view, width), ""])
     if len(view.found.answers) > 1 or view.found.left_out or view.placement is not None:
-        lines += _places(view, width_of(sys.stdout) or sys.maxsize)
+        _print_places(view)
     for topic, text in _sentences(view):
-        lines += _wrap(topic, text, width)
+        _write(_wrap(topic, text, width))
+
+
+def _write(lines: Sequence[str]) -> None:
     for line in lines:
         text = paint(line, WARNING, sys.stdout) if line.startswith("! ") else line
         sys.stdout.write(f"{text}\n")
@@ -50,34 +60,38 @@ def _sentences(view: PlanView) -> list[Sentence]:
     """
     first = view.rows[0][1]
     notes = [note for note in view.cautions if note.mark]
-    said = [note for note in view.cautions if not note.mark]
-    if first.outlook is not None:
-        said += simulated_note(first)
-    fixed = [("", _speeds(view)), *(("", str(note)) for note in said)]
-    fixed += [("To rent it", view.quota_sentence)]
-    last = ("Next", _next_step(view))
-    left = _MAX_LINES - len(_table(view, WIDTH)) - 2
-    left -= _lines_of([("", _headline(view)), *fixed, last])
-    grave = [("", str(note)) for note in notes if note.kind != "warning"]
-    duties = _script(view)
-    script = ("Your script", f"{duties}{_one_gpu(view)}")
-    if _lines_of([script]) + max(_lines_of(grave), bool(notes)) > left:
-        script = ("Your script", duties)
-    left -= _lines_of([script])
-    if left < 1:  # One of the warnings must have room
-        fixed[-1] = (fixed[-1][0], fixed[-1][1].partition(", and a grant can take days")[0])
-    warnings = []
-    if notes:
-        warnings = _warnings(notes, max(left, _lines_of(grave[:1]), 1))
-    job = ("Your job", _job(view))
-    if _lines_of(warnings) >= left:
-        job = ("", "")
-    return [each for each in (*warnings, *fixed, script, job, last) if each[1]]
+    grave = sum(note.kind != "warning" for note in notes)
+    fixed = [_speeds(view), *(str(note) for note in view.cautions if not note.mark)]
+    fixed += map(str, simulated_note(first))
+    room = sys.maxsize
+    if len(view.found.answers) == 1:
+        room = _MAX_LINES - len(_table(view, WIDTH)) - 2 - _lines_of([("", _headline(view))])
+    # How many warnings; whether with the plan of one GPU, and with how to ask for a job
+    counts = range(len(notes), -1, -1)
+    drafts = [(len(notes), True, True), *((n, True, False) for n in counts if n >= grave)]
+    drafts += [(n, False, False) for n in counts]
+    sentences: list[Sentence] = []
+    for count, single, job in drafts:
+        sentences = [
+            *_warnings(notes, count),
+            *(("", text) for text in fixed),
+            ("To rent it", view.quota_sentence),
+            ("Your script", _script(view) + (_one_gpu(view) if single else "")),
+            ("Your job", _job(view) if job else ""),
+            ("Next", _next_step(view)),
+        ]
+        sentences = [(topic, text) for topic, text in sentences if text]
+        if _lines_of(sentences) <= room:
+            return sentences
+    shorter = [(topic, text.replace(A_GRANT_TAKES_DAYS, "")) for topic, text in sentences]
+    if _lines_of(shorter) <= room:
+        return shorter
+    return [(topic, text.partition(A_GRANT_TAKES_DAYS)[0]) for topic, text in sentences]
 
 
 def _lines_of(sentences: Sequence[Sentence]) -> int:
     """How many lines of the usual width they take."""
-    return sum(len(_wrap(topic, text, WIDTH)) for topic, text in sentences if text)
+    return sum(len(_wrap(topic, text, WIDTH)) for topic, text in sentences)
 
 
 def _table(view: PlanView, width: int) -> list[str]:
@@ -120,16 +134,18 @@ def _cells(label: str, r: Recommendation, view: PlanView, *, speeds: bool) -> di
 
 
 def _headline(view: PlanView) -> str:
-    workload = view.workload
-    assert workload is not None
-    text = f"{workload.model.name}{' (assumed)' if view.assumed else ''}"
+    assert view.workload is not None
+    text = view.workload.model.name
+    if view.assumed:
+        text += " (assumed)"
     if view.amount:
         text += f", {view.amount},"
     text += f" {words.limits_words(view.answer.request)}"
     catalog = view.answer.catalog
-    text += f" with catalog {catalog.name}"
-    if catalog.region:
-        text = f"{text.rpartition(' with ')[0]} on {cloud_of(catalog.name).title} {catalog.region}"
+    if view.cloud is None:
+        text += f" with catalog {catalog.name}"
+    else:
+        text += f" on {view.cloud.title} {catalog.region}"
     others = len(view.found.answers)
     if others > 1:
         text += f", best of {others} {'clouds' if view.found.of_several_clouds else 'regions'}"
@@ -146,11 +162,8 @@ def _speeds(view: PlanView) -> str:
     assert view.workload is not None and first.prediction is not None
     speed = first.prediction.throughput
     how = "were measured" if first.prediction.source == "measured" else "are estimates"
-    ends = [words.thousands(end) for end in (speed.low, speed.high)]
-    if speed.high >= _LONG_NUMBER:
-        ends = [format_short(end) for end in (speed.low, speed.high)]
-    between = f"{'-'.join(ends)} {view.workload.units}"
-    return f'Speeds {how}: 4 of 5 runs of "{short_label(label)}" land at {between}.'
+    ends = f"{words.thousands(speed.low)}-{words.thousands(speed.high)} {view.workload.units}"
+    return f'Speeds {how}: 4 of 5 runs of "{short_label(label)}" land at {ends}.'
 
 
 def _script(view: PlanView) -> str:
@@ -164,8 +177,8 @@ def _script(view: PlanView) -> str:
         duties.append(f"use {gpus} GPUs{where} ({_PARALLEL[view.workload.method.value]})")
     if first.cluster.spot_count:
         notice = "can be reclaimed at any time"
-        if view.answer.catalog.grace_s is not None:
-            notice = f"get {format_seconds(view.answer.catalog.grace_s)} notice"
+        if view.cloud is not None:
+            notice = f"get {format_seconds(view.cloud.rules.grace_s)} notice"
         duties.append(f"save through deepvm (spot VMs {notice}: 'deepvm help checkpoints')")
     if not duties:
         return "needs no change: one GPU, and no spot VM"
@@ -209,45 +222,30 @@ def _next_step(view: PlanView) -> str:
     return f"{more} deepvm run --help"
 
 
-def _warnings(notes: Sequence[Note], most: int) -> list[Sentence]:
-    """As many as fit into so many lines, the gravest first, and how many do not."""
-    shown: list[Sentence] = []
-    for number, note in enumerate(notes):
-        following = number + 1 < len(notes)
-        if _lines_of([*shown, ("", str(note))]) + following > most and (number or most < 2):
-            more = "more " if shown else ""
-            shown.append(("", f"! {counted(len(notes) - number, f'{more}warning')}: --why"))
-            break
-        shown.append(("", str(note)))
+def _warnings(notes: Sequence[Note], count: int) -> list[Sentence]:
+    """So many, the gravest first, and how many more there are."""
+    shown = [("", str(note)) for note in notes[:count]]
+    left = len(notes) - count
+    if left:
+        shown.append(("", f"! {counted(left, 'more warning' if shown else 'warning')}: --why"))
     return shown
 
 
-def _places(view: PlanView, width: int) -> list[str]:
-    """What other regions or clouds offer; only these load jinja2, which is slow."""
-    places = [(cloud_of(gone.cloud).title, gone) for gone in view.found.left_out]
-    left_out = [
-        f"left out: {' '.join((name, gone.region)).strip()}: {gone.reason}" for name, gone in places
-    ]
-    if len(view.found.answers) == 1 and view.placement is None:
-        return [part for line in left_out for part in _wrap("", line, width)]
-    from deepvm.reports.plans.report import sentences
-    from deepvm.reports.text import text_lines
+def _print_places(view: PlanView) -> None:
+    """What other regions or clouds offer."""
+    from deepvm.reports.plans.report import sentences  # jinja2 is slow to load
+    from deepvm.reports.text import print_text
 
-    lines = sentences(view, "placement")
+    print_lines(sentences(view, "placement"))
     if not view.found.of_several_clouds:
-        lines += sentences(view, "regions") + left_out
-        return [part for line in lines for part in _wrap("", line, width)]
-    assert view.workload is not None
-    table = text_lines(
+        print_lines(sentences(view, "regions"))
+    print_text(
         "plan_clouds",
-        width,
         found=view.found,
-        units=view.workload.units,
+        units=view.workload and view.workload.units,
         cloud_of=cloud_of,
         age=age,
         now=view.now,
         price_origins=price_origins,
         w=words,
     )
-    before, after = ([p for x in each for p in _wrap("", x, width)] for each in (lines, left_out))
-    return [*before, *table, *after]

@@ -10,17 +10,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of
+from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short
-from deepvm.planner.ranking import MAX_BILL_SPREAD, MIN_WORTHWHILE_GAIN
+from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison
+from deepvm.planner.regions import Comparison, NewAccount, cloud_name
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.reports.plans import words
-from deepvm.reports.plans.sources import quota_needs, refresh_command, source_lines
+from deepvm.reports.plans.sources import quota_needs, source_lines
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -34,13 +35,9 @@ NO_SPOT = "no spot"
 NEW_ACCOUNT = "new account"
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
-_LIMITS = {
-    "extrapolation": "what such clusters were checked with (--extrapolate)",
-    "batch-size": "the batch that is known to train well (--global-batch)",
-    "worth": "what is worth its price",
-}
+A_GRANT_TAKES_DAYS = ", and a grant can take days"
+_LAST_WORDS = re.compile(" (Instance Requests|instances)$")  # of the names of AWS's quotas
 _OLD_DAYS = 7
-_MIN_GAIN = 0.005  # Smaller gains of a higher budget are not worth a sentence
 _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
 _LATE = 0.1  # A probability of missing the deadline from which on a note says so
 # Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it
@@ -131,73 +128,53 @@ class PlanView:
         """The notes about the first plan."""
         if not self.rows:
             return []
-        answer = self.answer
-        notes = [limits_note(answer, self.rows), *simulated_note(answer[0]), *rival_note(answer)]
-        notes += [*passed_over_note(answer), *self.cautions]
-        if self.price_age is not None:
-            text = f"prices {self.price_age} days old ({answer.catalog.region})"
-            notes.append(Note("prices", text, "!", refresh_command(answer.catalog)))
-        if self.quota_sentence:
-            notes.append(Note("quota", self.quota_sentence, "!", "deepvm doctor"))
-        return notes
+        return [*simulated_note(self.answer[0]), *rival_note(self.answer), *self.cautions]
 
     @property
     def quota_sentence(self) -> str:
         """What an account must be allowed for the first plan, where the limits are not known."""
-        answer = self.answer
+        answer, account = self.answer, self.found.new_account
         if answer.request.quotas is not None:
             return ""
-        cloud = cloud_of(answer.catalog.name)
-        needs = self._unknown_needs(self.rows[0][1])
-        if not needs:
-            groups = self.rows[0][1].cluster.groups
-            said = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
-            if any(said):
-                text = f"ask {cloud.title} for {'; '.join(filter(None, said))}"
-                if self.found.new_account is None:
-                    return f"{text}; you may have none"
-                return f"{text}; {self.found.new_account.reason}{self._needs_no_grant}"
-            if self.found.new_account is not None:
-                return f"{self.found.new_account.reason}{self._needs_no_grant}"
-            return ""
-        asked = " and ".join(
-            f'{vcpus:,} "{re.sub(" (Instance Requests|instances)$", "", title)}"'
-            for title, vcpus in needs.items()
-        )
-        asked = asked.replace(' "', ' vCPUs "', 1)
-        text = f"ask {cloud.title} for {asked}; a new account has 0, and a grant can take days"
-        if self._needs_no_grant:
-            return f"{text}{self._needs_no_grant}"
-        least = [
-            (sum(other.values()), label)
-            for label, r in self.rows[1:]
-            if (other := self._unknown_needs(r)).keys() <= needs.keys()
+        cluster = answer.configurations[0].cluster
+        needs = quota_needs(cluster, answer.catalog)
+        asked = [
+            f'{need.vcpus:,} vCPUs "{_LAST_WORDS.sub("", need.title)}"'
+            for need in needs
+            if need.quota is None and need.code
         ]
-        if least and min(least)[0] < sum(needs.values()):
-            vcpus, label = min(least)
-            text += f'; "{short_label(label)}" needs only {vcpus:,}'
-        return text
+        grant = A_GRANT_TAKES_DAYS if asked else ""
+        cloud = cloud_of(answer.catalog.name)
+        asked = asked or [cloud.quota_words(g.instance, g.count, g.market) for g in cluster.groups]
+        parts = []
+        if any(asked):
+            parts.append(f"ask {cloud.title} for {' and '.join(filter(None, asked))}")
+        if account is not None:
+            reason = account.reason
+            if grant:
+                reason = reason.partition(" vCPUs")[0]  # what is asked for is named before
+                reason += " of the first" if len(asked) > 1 else ""
+            parts += [f"{reason}{grant}", self._needs_no_grant(account)]
+        elif parts:
+            parts.append("you may have none")
+        return "; ".join(parts)
 
-    @property
-    def _needs_no_grant(self) -> str:
+    def _needs_no_grant(self, account: NewAccount) -> str:
         """Which plan, or else which cloud, a new account may use."""
-        account = self.found.new_account
-        if account is None:
-            return ""
-        title = REGISTRY[account.cloud].title
         if account.plan is not None:
-            return f'; "{NEW_ACCOUNT}", on {title}, needs no grant'
+            return f'"{NEW_ACCOUNT}", on {REGISTRY[account.cloud].title}, needs no grant'
         if account.cloud == cloud_of(self.answer.catalog.name).name:
-            return f"; a plan up to ${account.usd_per_hour:g}/h needs no grant"
-        return f"; no grant needed: --cloud {account.cloud}"
-
-    def _unknown_needs(self, r: Recommendation) -> dict[str, int]:
-        needs = quota_needs(r.cluster, self.answer.catalog)
-        return {need.title: need.vcpus for need in needs if need.quota is None and need.code}
+            return f"a plan up to ${account.usd_per_hour:g}/h needs no grant"
+        return f"no grant needed: --cloud {account.cloud}"
 
     @property
     def answer(self) -> Recommendations:
         return self.found.answers[0]
+
+    @property
+    def cloud(self) -> Cloud | None:
+        """Where the first plan is; None where a catalog is of no cloud that is known."""
+        return REGISTRY.get(cloud_name(self.answer.catalog))
 
     @property
     def workload(self) -> "Workload | None":
@@ -295,21 +272,6 @@ def _first_by(answer: Recommendations) -> str:
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
-def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
-    """What keeps the first row from being better, and what more money buys."""
-    label, first = rows[0]
-    limits = ", ".join(_LIMITS.get(b.constraint, b.constraint) for b in first.binding)
-    text = "no larger cluster of it is better"
-    if limits:
-        text = f"limited by {limits}"
-    change = answer.next_change
-    if change is not None and change.gain is not None and change.gain >= _MIN_GAIN:
-        gain = words.gain_words(change.gain, answer.request.objective)
-        plan = words.cluster_words(change.recommendation.cluster)
-        text += f"; ${words.in_cents(change.budget)}/h {gain}: {plan}"
-    return Note("limits", f"{label.split(',')[0]}: {text}.")
-
-
 def simulated_note(first: Recommendation) -> Iterator[Note]:
     """Times and bills of a plan's simulated runs, if any."""
     if first.outlook is None or first.outlook.spread is None:
@@ -363,20 +325,6 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     if better:
         text = f"at a bad time, when spot VMs live for hours, 'no spot' is {' and '.join(better)}"
         yield Note("bad-time", text, "!")
-
-
-def passed_over_note(answer: Recommendations) -> Iterator[Note]:
-    """What would come first, but for a warning of its own."""
-    plan = answer.passed_over
-    if plan is None:
-        return
-    reason = "at a bad time VMs on demand are faster and cheaper"
-    if plan.outlook is not None and plan.outlook.costs_usd is not None:
-        good, bad = plan.outlook.costs_usd
-        if bad > MAX_BILL_SPREAD * good:
-            reason = f"its bill may be {words.dollars(good)} to {words.dollars(bad)} $"
-    name = f"{words.cluster_words(plan.cluster)} at {plan.usd_per_hour:.2f} $/h"
-    yield Note("passed-over", f"{name} is not first, though better as a rule: {reason}", "~")
 
 
 def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:

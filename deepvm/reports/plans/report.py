@@ -8,6 +8,7 @@ from deepvm.core import lifetimes
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.core.spelling import listed
 from deepvm.planner import infeasible
+from deepvm.planner.ranking import MAX_BILL_SPREAD
 from deepvm.reports.plans import sources, words
 from deepvm.reports.plans.plan_view import PlanView, by_gpu
 from deepvm.reports.text import print_text, text_blocks
@@ -21,6 +22,7 @@ _WORDS: dict[str, Any] = {
     "infeasible": infeasible,
     "lifetimes": lifetimes,
     "BANDS": INTERRUPTION_BANDS,
+    "MAX_BILL_SPREAD": MAX_BILL_SPREAD,
     "inf": inf,
     "by_gpu": by_gpu,
     "listed": listed,

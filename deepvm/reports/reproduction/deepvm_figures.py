@@ -17,7 +17,8 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.sweep import parse_budgets
 from deepvm.reports.reproduction.published_figures import Value, read_paper
-from deepvm.services.recommend import recommend, sweep
+from deepvm.services.keywords import recommend
+from deepvm.services.recommend import sweep
 
 PROFILED = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")  # The types of Figure 5
 BUDGETS = parse_budgets("0:10:0.1")  # Figure 7's, $/h

@@ -18,7 +18,7 @@ from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint
 from deepvm.errors import MissingDataError
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 TINY = price_text("0.00000001")  # as a reader of AWS's replies keeps it

@@ -20,7 +20,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.io.user_dirs import data_folder
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 SHARED = ROOT.parent / "shared" / "data" / "aws" / "curated_us-east-1.csv"
 needs_table = pytest.mark.skipif(not SHARED.exists(), reason="the shared table is not here")

@@ -41,7 +41,7 @@ from deepvm.core.cluster.memory_nodes import (
 )
 from deepvm.core.units import GIB
 from deepvm.errors import TierBusyError
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 SENDERS, SIZE, BUFFERS, VERSIONS = 9, 64 * MIB, 2, 5
 MOST = 50

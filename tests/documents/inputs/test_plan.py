@@ -21,7 +21,7 @@ from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING
 from deepvm.documents.inputs.plan import decode_plan, load_plan, parse_plan
 from deepvm.errors import CatalogFormatError, DeepVMError, RequestError
 from deepvm.reports.documents import to_json
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 
 def refused(changed: Any, rank: int = 1) -> CatalogFormatError:

@@ -26,7 +26,7 @@ from deepvm.reports.plans import plan_view, words
 from deepvm.reports.plans.answer import print_answer
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import print_report
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
 
@@ -159,7 +159,7 @@ def test_what_more_money_buys_is_worth_it() -> None:
         assert change is not None and change.gain is not None and change.gain >= 0.05
 
 
-def test_the_next_budget_is_no_trap() -> None:
+def test_the_next_budget_is_no_trap(capsys: pytest.CaptureFixture[str]) -> None:
     """For $1/h there are three T4 that gather a sharded model over Ethernet.
 
     Half a dollar more is a new world.
@@ -167,7 +167,7 @@ def test_the_next_budget_is_no_trap() -> None:
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
     asked = answered("1", "qwen2.5-1.5b")
-    assert "times the speed" in plan_view.limits_note(asked, rows_of(asked)).text
+    assert "times the speed" in reasons(asked, capsys)
 
 
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:

@@ -34,7 +34,7 @@ from deepvm.reports.pages import TEMPLATES
 from deepvm.reports.plans.plan_page import plan_page
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.words import cluster_words
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 SCRIPT = TEMPLATES / "plan.js"
@@ -184,11 +184,11 @@ def test_every_gpu_type_has_its_fate(page: Page, trained: Recommendations) -> No
 
 def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     assert (
-        "limited by budget" in page.by_id("limits").text and "38.9866" in page.by_id("limits").text
+        "Limited by budget" in page.by_id("limits").text and "38.9866" in page.by_id("limits").text
     )
     doubts = page.by_id("doubts").text
     assert (
-        "days old" in doubts and "no published run of llama-8b" in doubts and "--why" not in doubts
+        "no published run of llama-8b" in doubts and "--why" not in doubts and "days old" in doubts
     )
     sources = page.by_id("sources").text
     assert (
@@ -196,7 +196,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     )
     assert page.all("code")[0].text.strip() == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
-    assert "llama-8b, sharded" in header and "Clusters for at most $30/h" in header
+    assert "llama-8b, sharded" in header and "Clusters for up to $30/h" in header
     assert f"deepvm {deepvm.__version__} at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
 
 

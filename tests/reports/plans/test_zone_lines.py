@@ -14,7 +14,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import sentences
-from deepvm.services.recommend import recommend
+from deepvm.services.keywords import recommend
 
 ZONES = {"a1": "0.30", "b2": "0.31", "c3": "0.35"}
 
