@@ -4,6 +4,7 @@
 
     DeepVMError                    exit code 1
     ├── RequestError (ValueError)  2  an invalid value: names it, and what is expected
+    │   ├── OptionMismatchError    2  options that do not fit together: the reason, what to try
     │   └── MissingExtraError      2  an optional library is missing: names the extra
     ├── FileFormatError            1  a file is invalid: lists every problem with its line
     │   └── JobFormatError         2  a job file: names keys, lines and what is allowed
@@ -85,6 +86,27 @@ class RequestError(DeepVMError, ValueError):
         if len(text) <= 100:
             return text
         return f"{text[:96]} ..."
+
+
+class OptionMismatchError(RequestError):
+    """A value that would do, but not with what else is given: the reason, and what to try."""
+
+    def __init__(self, option: str, value: object, reason: str, cure: str = "") -> None:
+        """``reason`` continues the name: ``does not fit resnet50, which trains on images``."""
+        self.cure = cure
+        super().__init__(option, value, reason)
+
+    @classmethod
+    def with_other(cls, option: str, value: object, other: str) -> "OptionMismatchError":
+        return cls(option, value, f"does not go with {other}: give one of them")
+
+    def __str__(self) -> str:
+        return self.about(self.option)
+
+    def about(self, name: str) -> str:
+        if self.cure:
+            return f"{name} {self.allowed} (try: {self.cure})"
+        return f"{name} {self.allowed}"
 
 
 # What changes with a release: what pip installs for an extra, and where the pages are

@@ -188,12 +188,37 @@ def _report_usage(error: Any, exit_code: int) -> int:
     sys.stderr.write(usage)
     if not message:
         return exit_code
-    message = message.rstrip("\n")
+    message = _in_our_form(message.rstrip("\n"))
     if type(error).__name__ == "MissingParameter":
         example = re.search(r"Example: deepvm .*", error.ctx.command.help or "")
         if example:
             message = f"{message} {example[0]}"
     return _fail(message, exit_code)
+
+
+def _in_our_form(message: str) -> str:
+    """Choices as other values are refused, and an answer for options of other planners."""
+    import re
+
+    from deepvm.core.options import NOT_MODELED, WHAT_IS_MODELED
+
+    choice = re.fullmatch(
+        r"Invalid value for '(-[^']*)': ('.*') is not one of ('.*?')\.(.*)", message
+    )
+    unknown = re.match(r"No such option: --([\w-]+)", message)
+    long_names = tuple(name for name in NOT_MODELED if "-" in name)
+    if unknown and unknown[1].startswith(long_names):
+        return f"no such option: --{unknown[1]} ({WHAT_IS_MODELED})"
+    if not choice:
+        return message
+    name, value, expected, origin = choice.groups()
+    expected = expected.replace("'", "")
+    if name == "--method" and value.strip("'") in NOT_MODELED:
+        expected = f"{expected}; {WHAT_IS_MODELED}"
+    text = f"invalid value for {name}: {value} (expected {expected})"
+    if origin:
+        text = f"{text}.{origin}"
+    return text
 
 
 def _interrupted() -> int:

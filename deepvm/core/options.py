@@ -124,6 +124,8 @@ def seconds(value: Any, name: str) -> float:
     return float(to_decimal(value, name, unit="seconds"))
 
 
+NOT_MODELED = ("tp", "pp", "3d", "tensor-parallel", "pipeline-parallel", "megatron")
+WHAT_IS_MODELED = "tensor and pipeline parallelism are not modeled: deepvm help models"
 _METHODS = ("auto", "ddp", "fsdp", "lora")
 _PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16", "fp8")
 

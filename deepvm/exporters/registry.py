@@ -48,7 +48,7 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     """The files that hand a plan to the tool ``name``."""
     from deepvm.catalog.clouds import cloud_of
     from deepvm.core.spelling import joined, refuse_unknown
-    from deepvm.errors import RequestError
+    from deepvm.errors import OptionMismatchError, RequestError
     from deepvm.exporters.options import ExportOptions
 
     refuse_unknown("to", name, REGISTRY, ", ")
@@ -65,7 +65,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     for option, value in options.given.items():
         if option not in exporter.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(exporter.OPTIONS))
-            raise RequestError(option, value, f"with --to {name} only {flags}")
+            reason = f"does not go with --to {name}, which takes {flags}"
+            raise OptionMismatchError(option, value, reason)
         if option.startswith("memory_") and plan.memory is None:
-            raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
+            reason = f"does not fit {plan}, which has no memory nodes"
+            raise OptionMismatchError(option, value, reason)
     return exporter(plan, options).export()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.spelling import joined
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 from deepvm.exporters.aws import OPTIONS, AwsExporter
 from deepvm.exporters.base import Exporter, ExportFile
 from deepvm.exporters.options import ExportOptions
@@ -34,11 +34,12 @@ class TerraformAws(_TerraformExporter, AwsExporter):
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         if options.max_price is not None and not plan.training.spot_count:
-            allowed = (
-                f"no such option: {plan} has no spot VMs, and Terraform has no limit for others;"
-                " --to ec2-fleet has"
+            reason = (
+                f"does not fit {plan}, which has no spot VMs: Terraform has no limit for others"
             )
-            raise RequestError("max_price", f"{options.max_price:f}", allowed)
+            raise OptionMismatchError(
+                "max_price", f"{options.max_price:f}", reason, "--to ec2-fleet"
+            )
         super().__init__(plan, options)
 
     @property

@@ -33,7 +33,7 @@ from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Z80, Money, parse_hours, parse_seconds, to_decimal
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
@@ -78,21 +78,21 @@ class Work:
     ) -> "Work":
         """Read options, with a job or work among them. Raises a RequestError."""
         if job is not None and work is not None:
-            raise RequestError("work", work, "either --job or --work")
+            raise OptionMismatchError.with_other("work", work, "--job")
         if training is not None:
-            amount = "--tokens, --samples or --epochs with a model, which say how much is trained"
-            for option, value, allowed in (
+            amount = "does not go with a model: --tokens, --samples or --epochs say how much"
+            for option, value, reason in (
                 ("work", work, amount),
                 ("job", job and job.name, amount),
-                ("measured_on", measured_on, "none with a model: its speed on each type is known"),
+                ("measured_on", measured_on, "does not go with a model: its speed is known"),
                 (
                     "save_policy",
                     save_policy,
-                    "none with a model: it is counted as saved at the best times",
+                    "does not go with a model: it is saved at the best times",
                 ),
             ):
                 if value not in (None, ""):
-                    raise RequestError(option, value, allowed)
+                    raise OptionMismatchError(option, value, reason)
             workload = training.workload
             assert workload.samples is not None
             # In batches of eight GPUs, at one unit per second

@@ -20,7 +20,7 @@ from deepvm.core.units import (
     parse_seconds,
     to_decimal,
 )
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 from deepvm.planner.options import CpuArchitecture as CpuArchitecture
 from deepvm.planner.options import Generation as Generation
 from deepvm.planner.options import Objective as Objective
@@ -288,11 +288,9 @@ def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]
         return request
     if not amount and not given.keys() & {"job", "work"}:
         option, value = next(iter(given.items()), ("objective", request.objective.value))
-        allowed = (
-            "only together with how much is trained, such as --model vit-b --epochs 90"
-            " --dataset-size 1.28M; --tokens, --samples, --work and --job say that, too"
-        )
-        raise RequestError(option, value, allowed)
+        reason = f"{value} needs an amount to train: --tokens, --samples, --epochs, --work or --job"
+        cure = "--model vit-b --epochs 90 --dataset-size 1.28M"
+        raise OptionMismatchError(option, value, reason, cure)
     from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
     work = Work.parse(
@@ -309,9 +307,7 @@ def known_life_s(mttp: str | float | None, interruption_rate: str | float | None
     Raises a RequestError for both figures together, and for one that cannot be.
     """
     if mttp is not None and interruption_rate is not None:
-        raise RequestError(
-            "interruption_rate", interruption_rate, "either --mttp or --interruption-rate"
-        )
+        raise OptionMismatchError.with_other("interruption_rate", interruption_rate, "--mttp")
     if mttp is not None:
         return parse_seconds(mttp, "mttp")
     if interruption_rate is None:

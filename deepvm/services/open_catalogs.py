@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy  # noqa: F401
 
 from deepvm.core.options import USUAL_MODEL, AmountOptions, workload_keywords
-from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.errors import (
+    CloudError,
+    DeepVMError,
+    MissingDataError,
+    OptionMismatchError,
+    RequestError,
+)
 from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
 
@@ -71,8 +77,8 @@ class CatalogOpener:
         options = self.options
         if options.mttp == HISTORY:  # it is in the catalog
             if options.interruption_rate is not None:
-                allowed = "either --mttp or --interruption-rate"
-                raise RequestError("interruption_rate", options.interruption_rate, allowed)
+                rate = options.interruption_rate
+                raise OptionMismatchError.with_other("interruption_rate", rate, "--mttp")
             options = replace(options, mttp=None)
         job = options.job
         if options.job_file:
@@ -275,8 +281,8 @@ class CatalogOpener:
             names = [*(f.name for f in fields(AmountOptions)), "software", "placement_group"]
             names = [name for name in names if name not in ("model", "params")]
             for name in _given(options, names):
-                allowed = "only together with --model or --params"
-                raise RequestError(name, getattr(options, name), allowed)
+                reason = "needs --model or --params"
+                raise OptionMismatchError(name, getattr(options, name), reason)
             return None
         if options.estimates:
             reason = "its speed is predicted for every type"
@@ -437,7 +443,7 @@ def _open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, .
 
 def _refuse_both(cloud: str, catalog: str) -> None:
     if catalog != DEFAULT_CATALOG:
-        raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
+        raise OptionMismatchError.with_other("cloud", cloud, f"--catalog {catalog}")
 
 
 def market_of(cloud: str, catalog: str) -> str:

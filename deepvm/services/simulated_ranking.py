@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deepvm.core.cluster.cluster import BindingConstraint, JobEstimate, Recommendation, Spread
 from deepvm.core.options import whole
 from deepvm.core.units import format_seconds
-from deepvm.errors import RequestError, SimulationError
+from deepvm.errors import OptionMismatchError, SimulationError
 from deepvm.planner.describe import counted_once_usd
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, TracedLifetimes, ranking
@@ -46,8 +46,8 @@ def read_runs(value: Any, *, job: bool) -> int | None:
     if value is None:
         return None
     if not job:
-        allowed = "only together with --job, --work, --tokens, --samples or --epochs"
-        raise RequestError("simulate", value, allowed)
+        reason = "needs --job, --work, --tokens, --samples or --epochs"
+        raise OptionMismatchError("simulate", value, reason)
     runs: int = whole(MAX_RUNS)(value, "simulate")
     return runs
 

@@ -22,6 +22,20 @@ PAPER = ["--catalog", "paper"]
             ["recommend", "--pw", "3", "--cataolg", "paper"],
             "No such option: --cataolg (Possible options: --catalog",
         ),
+        (
+            ["recommend", "3", "--method", "tp"],
+            "invalid value for --method: 'tp' (expected auto, ddp, fsdp, lora; tensor and pipeline"
+            " parallelism are not modeled: deepvm help models)\n",
+        ),
+        (
+            ["recommend", "3", "--tensor-parallel", "8"],
+            "no such option: --tensor-parallel (tensor and pipeline parallelism are not modeled:"
+            " deepvm help models)\n",
+        ),
+        (
+            ["recommend", "3", "--model", "resnet50", "--tokens", "2B"],
+            "Error: --tokens does not fit resnet50, which trains on images (try: --samples 2B)\n",
+        ),
         (["recommend", "--pw=3$", *PAPER], "--pw: '3$'"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),
         (

@@ -167,7 +167,7 @@ def test_limits_are_where_the_provider_sends_them() -> None:
     notes = "\n".join(render(only, "terraform").notes)
     assert "Terraform has no limit for them" in notes and "limit: " not in notes
     with pytest.raises(
-        RequestError, match=r"max_price: '9'.*no spot VMs, and Terraform has no limit"
+        RequestError, match=r"max_price does not fit .* no spot VMs.*try: --to ec2-fleet"
     ) as caught:
         render(only, "terraform", ExportOptions(max_price=Decimal(9)))
     assert caught.value.exit_code == 2

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.meanings import meant_model
-from deepvm.core.options import one_of_kind, whole
+from deepvm.core.options import NOT_MODELED, WHAT_IS_MODELED, one_of_kind, whole
 from deepvm.core.spelling import examples
 from deepvm.core.training.workload import Method, Model, Precision, Scaling, Transformer, Workload
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 from deepvm.io.user_dirs import read_data
 
 AUTO = "auto"
@@ -44,7 +44,6 @@ def presets() -> dict[str, Model]:
     return models | aliases
 
 
-_NOT_MODELED = ("tp", "pp", "3d", "tensor-parallel", "pipeline-parallel", "megatron")
 _HUB = re.compile("config.json of (\\S+) on")
 _TUNED = re.compile("(-(hf|base|chat|instruct|it))+$")  # other weights of the same shape
 
@@ -145,7 +144,7 @@ def read_workload(
         allowed = "either a model or --params, such as --model llama-8b or --params 7B"
         raise RequestError("model", model or "", allowed)
     if batch_per_gpu is not None and global_batch is not None:
-        raise RequestError("global_batch", global_batch, "either --batch-per-gpu or --global-batch")
+        raise OptionMismatchError.with_other("global_batch", global_batch, "--batch-per-gpu")
     length = None
     if seq is not None:
         length = whole(_MOST)(seq, "seq")
@@ -176,9 +175,8 @@ def _method(name: str, model: Model) -> Method:
         if model.parameters >= SHARDED_FROM:
             return Method.FSDP
         return Method.DDP
-    if name in _NOT_MODELED:
-        allowed = "auto, ddp, fsdp or lora; tensor and pipeline parallelism are not modeled"
-        raise RequestError("method", name, allowed)
+    if name in NOT_MODELED:
+        raise RequestError("method", name, f"auto, ddp, fsdp or lora; {WHAT_IS_MODELED}")
     method: Method = one_of_kind(Method)(name, "method")
     if method is Method.LORA and model.transformer is None:
         raise RequestError("method", name, f"ddp or fsdp: {model.name} is no transformer")
@@ -211,15 +209,16 @@ def _samples(
     given = {name: value for name, value in amount.items() if value is not None}
     first, *others = [name for name in given if name != "dataset_size"] or [""]
     if others:
-        raise RequestError(others[0], given[others[0]], f"either --{first} or --{others[0]}")
+        raise OptionMismatchError.with_other(others[0], given[others[0]], f"--{first}")
     if ("epochs" in given) != ("dataset_size" in given):
-        name = "epochs"
+        name, other = "epochs", "--dataset-size 1.28M"
         if "dataset_size" in given:
-            name = "dataset_size"
-        raise RequestError(name, given[name], "--epochs and --dataset-size together")
+            name, other = "dataset_size", "--epochs 90"
+        reason = f"needs {other.partition(' ')[0]}, too"
+        raise OptionMismatchError(name, given[name], reason, f"with {other}")
     if first == "tokens" and model.unit != "tokens":
-        allowed = f"--samples: {model.name} is trained on {model.unit}"
-        raise RequestError(first, given[first], allowed)
+        reason = f"does not fit {model.name}, which trains on {model.unit}"
+        raise OptionMismatchError(first, given[first], reason, f"--samples {given[first]}")
     allowed = "a number above 0, such as 2.5, 300k, 50M or 2B"
     counts = {name: _parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
     if first in ("", "samples"):

@@ -14,7 +14,7 @@ from deepvm.cli.catalog.refresh import CLOUD_NAMES, PROFILE, clouds_named, regio
 from deepvm.cli.output import Output, note, print_named, text
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, refuse_unknown
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check, Cloud
@@ -45,7 +45,7 @@ def doctor(
     from deepvm.catalog.signals.cloud import Region
 
     if purpose and not iam:
-        raise RequestError("for", purpose, "only with --iam")
+        raise OptionMismatchError("for", purpose, "needs --iam")
     if purpose:
         from deepvm.jobs.clouds.aws.ec2_settings import POLICIES, Ec2Settings, policy
 

@@ -12,7 +12,7 @@ from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import opt, shared
 from deepvm.core.options import field_named
 from deepvm.core.spelling import joined, refuse_unknown
-from deepvm.errors import CloudError, DataError, RequestError
+from deepvm.errors import CloudError, DataError, OptionMismatchError, RequestError
 from deepvm.services.plan_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     for name in only:
         refuse_unknown("only", name, known)
     if HISTORY in only and not history:
-        raise RequestError("only", HISTORY, f"{HISTORY} together with --days N")
+        raise OptionMismatchError("only", HISTORY, f"{HISTORY} needs --days N")
     if days and only and HISTORY not in only:
         note(f"--days {days} has no effect without --only {HISTORY}")
     names = only or known

@@ -23,7 +23,13 @@ from deepvm.cli.output import Output, draw, plot_of, print_as, print_named, say,
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.options import whole, words
 from deepvm.core.units import parse_bytes
-from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
+from deepvm.errors import (
+    CheckpointError,
+    DamagedError,
+    DataError,
+    OptionMismatchError,
+    RequestError,
+)
 from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
@@ -61,13 +67,13 @@ def bench(
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
     defaults: dict[str, tuple[Any, Any]] = {"state": (state, _STATE), "ranks": (ranks, 1)}
-    allowed = "only together with --trainers"
+    reason = "needs --trainers"
     if trainers:
         defaults = {"plot": (plot, ""), "model": (model, "resnet18")}
-        allowed = "none with --trainers, which measures only a memory node"
+        reason = "does not go with --trainers, which measures only a memory node"
     for option, (given, default) in defaults.items():
         if given != default:
-            raise RequestError(option, given, allowed)
+            raise OptionMismatchError(option, given, reason)
     if trainers:
         _bench_node(trainers, state, ranks, reps, folder, output)
         return

@@ -13,7 +13,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds, parse_seconds
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError, OptionMismatchError, RequestError
 from deepvm.simulator.engine.lifetimes import LifeSource, ObservedLifetimes, whole_lives
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.jobfile import PRESETS, preset, read_job
@@ -50,8 +50,7 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
     if compare is None:
         return [parse_policy("adaptive" if policy is None else policy)]
     if policy is not None:
-        allowed = "no --policy together with --compare, which names all of them"
-        raise RequestError("policy", policy, allowed)
+        raise OptionMismatchError.with_other("policy", policy, "--compare")
     names = list(filter(None, words(compare, "compare"))) or [compare]
     return list(dict.fromkeys(parse_policy(name, "compare") for name in names))
 

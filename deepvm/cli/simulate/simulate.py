@@ -8,7 +8,7 @@ from typing import Any, Literal
 from deepvm.cli.long_runs import Progress, cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_named
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
-from deepvm.errors import RequestError, SimulationError
+from deepvm.errors import OptionMismatchError, RequestError, SimulationError
 
 
 def simulate(
@@ -75,7 +75,7 @@ def simulate(
         raise RequestError("job", "", named)
     traces = [*(trace or []), *(more or [])]
     if lives and traces:
-        raise RequestError("lives", lives, "either --lives or --trace")
+        raise OptionMismatchError.with_other("lives", lives, "--trace")
     source = own_lives(lives) if lives else traced_lives(traces) if traces else None
     all_jobs = jobs_of(job or [], preset or [], market, replayed=source is not None)
     limit = deadline_of(deadline, deadline_policy, all_jobs)

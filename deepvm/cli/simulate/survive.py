@@ -14,7 +14,13 @@ from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import again, option
 from deepvm.core.units import parse_seconds, to_decimal
-from deepvm.errors import CloudError, DataError, MissingExtraError, RequestError
+from deepvm.errors import (
+    CloudError,
+    DataError,
+    MissingExtraError,
+    OptionMismatchError,
+    RequestError,
+)
 from deepvm.services.plan_options import CatalogOptions, SourceOptions, catalog_option
 
 if TYPE_CHECKING:
@@ -62,8 +68,8 @@ def survive(flags: _SurviveFlags, output: Output = "table") -> None:
     limit = None
     if flags.max_price is not None:
         if not flags.price_history:
-            allowed = "together with --history FOLDER, which says how prices moved"
-            raise RequestError("max_price", flags.max_price, allowed)
+            reason = "needs --history FOLDER, which says how prices moved"
+            raise OptionMismatchError("max_price", flags.max_price, reason)
         limit = to_decimal(flags.max_price, "max_price")
     for_s = parse_seconds(flags.for_, "for")
     market = _market(flags)
@@ -112,8 +118,8 @@ def _market(flags: _SurviveFlags) -> str:
     if region in ("", own):
         return catalog
     if own != "":
-        allowed = f"no region together with --catalog {catalog}, or --catalog aws"
-        raise RequestError("region", region, allowed)
+        reason = f"does not go with --catalog {catalog}"
+        raise OptionMismatchError("region", region, reason, "--catalog aws")
     return f"{catalog}-{region}"
 
 
@@ -130,7 +136,8 @@ def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
     if sold and zone not in sold:
         raise RequestError("zone", zone, f"a zone that offers {kind.name}: {', '.join(sold)}")
     if not sold and not catalog.provenance.origins:
-        raise RequestError("zone", zone, f"none: catalog {catalog.name} does not tell zones apart")
+        reason = f"does not fit catalog {catalog.name}, which does not tell zones apart"
+        raise OptionMismatchError("zone", zone, reason)
     if not sold and not cloud_of(catalog.name).may_be_zone(zone, catalog.region):
         raise RequestError("zone", zone, f"a zone of {catalog.region}, by its name or id")
     return ZonePrice(zone, Decimal(1), zone)

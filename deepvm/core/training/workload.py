@@ -7,7 +7,7 @@ from enum import Enum
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 
 FAMILIES = ("transformer", "convolution", "diffusion")  # Kinds of models that use GPUs alike
 
@@ -86,15 +86,11 @@ class Model:
     def with_sequence(self, sequence: int) -> "Model":
         """The model trained on sequences of another length. Raises a RequestError."""
         if self.unit != "tokens" and self.sequence == 1:
-            raise RequestError(
-                "seq",
-                sequence,
-                f"no sequence length: a sample of {self.name} is 1 {self.unit.removesuffix('s')}",
-            )
+            reason = f"does not fit {self.name}, whose samples have no length"
+            raise OptionMismatchError("seq", sequence, reason)
         if self.transformer is None:
-            raise RequestError(
-                "seq", sequence, f"none: the operations of {self.name} are those of its own samples"
-            )
+            reason = f"does not fit {self.name}, whose operations are those of its own samples"
+            raise OptionMismatchError("seq", sequence, reason)
         if 0 < self.positions < sequence:
             raise RequestError(
                 "seq",

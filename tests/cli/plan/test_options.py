@@ -306,7 +306,7 @@ def test_what_says_something_of_a_model_is_refused_without_one(run: Run) -> None
         "--dataset-size 5M",
     ]:
         code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())
-        assert (code, out) == (2, "") and "only together with --model or --params" in err
+        assert (code, out) == (2, "") and f"{words.split()[0]} needs --model or --params" in err
 
 
 @pytest.mark.parametrize(("words", "said"), [("abc", "--pw: 'abc'"), ("3x --top 1", "--pw: '3x'")])

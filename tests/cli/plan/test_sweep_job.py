@@ -79,8 +79,4 @@ def test_wrong_numbers_of_runs(run: Run) -> None:
 
 def test_without_a_job_there_is_nothing_to_simulate(run: Run) -> None:
     code, out, err = run(*ASK, "--simulate", "10")
-    assert (
-        (code, out) == (2, "")
-        and "--simulate" in err
-        and "only together with --job, --work, --tokens" in err
-    )
+    assert (code, out) == (2, "") and "--simulate needs --job, --work, --tokens" in err

@@ -167,7 +167,7 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
         (
             ["steps.csv", "--law", "steptime"],
             2,
-            "'--law': 'steptime' is not one of 'speedup', 'step-time'",
+            "invalid value for --law: 'steptime' (expected speedup, step-time)",
         ),
         (["steps.csv", *STEP_TIME, "--plot", "a.pdf"], 2, "--plot: 'a.pdf'"),
     ],
