@@ -179,7 +179,7 @@ def changed(job: JobFile, **options: Any) -> JobFile:
         raise RequestError(key, typed[key], FORMAT.describe(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError(
-            "cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs"
+            "cloud", found.cloud, f"{joined(able, 'or')}, as inject and --rehearse need"
         )
     if found.independent_processes and found.launcher != "direct":
         raise RequestError("independent_processes", True, _ONE_GROUP)

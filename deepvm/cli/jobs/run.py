@@ -40,6 +40,9 @@ ALL_RANKS = flag("--all-ranks", "Show what all processes print; default: the fir
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
+REHEARSAL = {"lives": ["20s"], "grace": "10s"}  # ``inject`` of a job file
+
+
 @dataclass(frozen=True, kw_only=True)
 class _JobFlags:
     cloud: str | None = option(
@@ -77,6 +80,13 @@ class _JobFlags:
         None,
         "Copies of the command on each machine: a number, or gpus; default: the job's.",
         "N|gpus",
+    )
+    rehearse: bool = option(
+        False,
+        "Preempt a machine after 20 s of training, at 10 s notice, to see what is lost; not on a"
+        " cloud's machines.",
+        None,
+        "--rehearse",
     )
     independent_processes: bool = option(
         False,
@@ -131,6 +141,8 @@ def run(
     given = {**vars(flags), "independent_processes": flags.independent_processes or None}
     if given.pop("no_resume_check"):
         given["resume_check"] = False
+    if given.pop("rehearse"):
+        given["inject"] = REHEARSAL
     if command:
         found = changed(job_of_plan(job, command), **given)
         job = Path(job.name)  # the plan's paths are relative to this folder

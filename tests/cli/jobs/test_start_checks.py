@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command import Run
 from support.jobs.runs import Home
+
+from deepvm.cli.jobs import run as commands
 
 PLAIN = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
 SAVES = "from deepvm.checkpoint import Checkpointer\n"
@@ -168,3 +171,15 @@ def test_a_terminal_is_asked(home: Home) -> None:
     code, shown = home.answered("y\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 5 and "no host of own has an address" in shown, shown  # it was started
     assert not home.processes()
+
+
+@pytest.mark.system
+def test_a_rehearsal_preempts_a_machine_but_none_of_a_cloud(
+    home: Home, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = home.job("tried", "exec sleep 4;")
+    code, _, err = run("run", job, "--rehearse", "--cloud", "aws")
+    assert code == 2 and "'aws' (expected local, netns or ssh" in err
+    monkeypatch.setattr(commands, "REHEARSAL", {"lives": ["1s"], "grace": "1s"})
+    code, out, err = run("run", job, "--rehearse", "-o", "json")
+    assert code == 0 and json.loads(out)["preemptions"] == 1, err
