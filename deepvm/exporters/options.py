@@ -26,7 +26,7 @@ def _text(help: str, metavar: str) -> Any:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Every option may be left out; ``own``: the deepvm that exports; ``folder``: of the files."""
+    """Every option may be left out; ``own``: the deepvm here; ``folder``: of the files, if any."""
 
     command: str = _text("Training script and its arguments, as after torchrun.", "TEXT")
     code: str = _text(
@@ -48,7 +48,7 @@ class ExportOptions:
         "USD",
     )
     own: OwnPackage = OwnPackage(f"=={__version__}")
-    folder: str = "."
+    folder: str = ""
 
     def __post_init__(self) -> None:
         for subnet in self.subnet:

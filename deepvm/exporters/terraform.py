@@ -21,7 +21,7 @@ class _TerraformExporter(Exporter):
 
     @property
     def asked(self) -> list[str]:
-        (file,) = self.files()
+        file, *_ = self.files()
         variables = json.loads(file.text)["variable"]
         return [name for name, body in variables.items() if "default" not in body]
 
@@ -41,6 +41,16 @@ class TerraformAws(_TerraformExporter, AwsExporter):
                 "max_price", f"{options.max_price:f}", reason, "--to ec2-fleet"
             )
         super().__init__(plan, options)
+
+    def files(self) -> Iterator[ExportFile]:
+        """Scripts are files of their own where there is a folder for them."""
+        yield from super().files()
+        if self.options.folder:
+            for group in self.plan.groups:
+                yield ExportFile(self.script_name(group), self.user_data(group))
+
+    def script_name(self, group: PlannedGroup) -> str:
+        return f"{group.role}-user-data.sh"
 
     @property
     def compact_policy(self) -> str:

@@ -294,6 +294,20 @@ def test_terraform_hands_user_data_over_as_it_is(tmp_path: Path) -> None:
     assert policy == json.loads(exporter.policy)
 
 
+def test_scripts_are_files_where_there_is_a_folder() -> None:
+    main, *scripts = render(tiering(), "terraform", ExportOptions(folder="job")).files
+    exporter = TerraformAws(tiering(), ExportOptions())
+    names = {"training": "training-user-data.sh", "memory": "memory-user-data.sh"}
+    found = json.loads(main.text)
+    for group, file in zip(exporter.plan.groups, scripts, strict=True):
+        assert (file.name, file.text) == (names[group.role], exporter.user_data(group))
+        inside = found["locals"].pop(f"{group.role}_user_data")
+        assert inside == '${file("${path.module}/' + file.name + '")}'
+    assert not found["locals"] and "set -euo pipefail" not in main.text
+    whole = configuration(tiering())
+    assert {**found, "locals": whole["locals"]} == whole
+
+
 @terraform
 def test_terraform_reads_odd_text_as_it_is(tmp_path: Path) -> None:
     odd = '${var.region} $${x} %{ if true } %%{y} "quoted" \\ \n é {{'

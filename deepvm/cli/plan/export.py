@@ -38,7 +38,7 @@ def export(
     from deepvm.io.own_package import own_package
     from deepvm.io.safe_read import MAX_BYTES
 
-    options = replace(flags, own=own_package(), folder=output_dir or ".")
+    options = replace(flags, own=own_package(), folder=output_dir)
     number = whole(MAX_RANK)(rank, "rank")
     if file == "-":
         plan = decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), number)
