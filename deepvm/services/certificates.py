@@ -1,13 +1,11 @@
 """Certificates of ``deepvm audit`` for ``deepvm run``, by what the script's files contain."""
 
-import json
 import shlex
 from contextlib import suppress
 from pathlib import Path
 
 from deepvm.core.units import utc_text
 from deepvm.errors import DataError
-from deepvm.io.atomic_write import write_json
 from deepvm.jobs.history.history import own_folder
 from deepvm.jobs.training_script import ScriptFacts, script_facts
 
@@ -18,14 +16,17 @@ def keep_certificate(script: Path, now_s: float) -> None:
     """Record that a script is certified; without a data folder nothing is recorded."""
     facts = script_facts(shlex.join(["python", script.name]), script.absolute().parent, {})
     with suppress(DataError, OSError):
-        folder = own_folder() / _FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / f"{facts.digest}.json", {"script": str(script), "day": utc_text(now_s)})
+        path = _path(facts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(utc_text(now_s))
 
 
 def certified_day(facts: ScriptFacts) -> str:
     """The day of the newest certificate of a script; empty without one."""
-    with suppress(DataError, OSError, ValueError, KeyError, TypeError):
-        found = json.loads((own_folder() / _FOLDER / f"{facts.digest}.json").read_bytes())
-        return str(found["day"])[:10]
+    with suppress(DataError, OSError, ValueError):
+        return _path(facts).read_text()[:10]
     return ""
+
+
+def _path(facts: ScriptFacts) -> Path:
+    return own_folder() / _FOLDER / facts.digest

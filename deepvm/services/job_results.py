@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,14 +17,13 @@ from deepvm.jobs.agent.backups import open_backups
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import JobRow
 from deepvm.jobs.history.job_report import unkept
-from deepvm.jobs.storage.backup_store import files_of
-from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder, digest_of, file_pieces
-from deepvm.jobs.storage.output_store import FoundOutput, OutputStore, chosen, open_objects
+from deepvm.jobs.storage.backup_store import files_of, place_of
+from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder, digest_of
+from deepvm.jobs.storage.output_store import NamedOutput, OutputStore, named_outputs, open_objects
 from deepvm.jobs.submission import storage_of
 
 CHECKPOINT = "checkpoint.pt"
 _BACKUP = "backup"
-_TRIES = 3
 # Memory of machines ends with the job
 _LASTING = ("file", "s3", "gs", "az")
 
@@ -64,82 +63,70 @@ def fetch_results(row: JobRow, world: JobState, target: Path, *, all_files: bool
         f"outputs of {machine} are not kept since {utc_text(kept.failing_s or 0.0)}: {kept.why}"
         for machine, kept in unkept(world).items()
     ]
-    found = JobResults(row.name, target, [], problems)
+    results = JobResults(row.name, target, [], problems)
     tiers = [tier for tier in storage.tiers if tier.partition(":")[0].lower() in _LASTING]
     with folder.opened():
-        with _noted(found):
-            _outputs(storage.outputs, folder, found, all_files=all_files)
-        with _noted(found):
-            _checkpoint(tiers, folder, found)
-        with _noted(found):
-            _backup(tiers, folder, found)
-    if not found.files and not found.problems:
+        with _noted(results):
+            _outputs(storage.outputs, folder, results, all_files=all_files)
+        with _noted(results):
+            _checkpoint(tiers, folder, results)
+        with _noted(results):
+            _backup(tiers, folder, results)
+    if not results.files and not results.problems:
         patterns = ", ".join(storage.patterns) or "none"
         raise DataError(
             f"{row.name} has kept no outputs and no checkpoint yet (outputs: {patterns}); see"
             f" 'deepvm jobs show {row.name}'"
         )
-    return found
+    return results
 
 
 @contextmanager
-def _noted(found: JobResults, name: str = "") -> Iterator[None]:
+def _noted(results: JobResults, name: str = "") -> Iterator[None]:
     """An error is a problem of the results; what else there is comes all the same."""
     try:
         yield
     except (DeepVMError, OSError) as error:
         about = "" if name in str(error) else f"{name}: "
-        found.problems.append(f"{about}{error}")
+        results.problems.append(f"{about}{error}")
 
 
-def _outputs(url: str, folder: FetchFolder, found: JobResults, *, all_files: bool) -> None:
+def _outputs(url: str, folder: FetchFolder, results: JobResults, *, all_files: bool) -> None:
     if not url:
         return
-    store = OutputStore(open_objects(url, found.name))
+    store = OutputStore(open_objects(url, results.name))
     lists = []
     for machine in store.machines():
         try:
             lists.append(store.read(machine))
         except ValueError as error:
-            found.problems.append(f"the outputs of {machine} are not brought: {error}")
-    files = chosen(lists, all_files=all_files)
-    if files:
-        folder.fits(sum(each.file.bytes for each in files if not _is_here(folder, each, found)))
-    for one in files:
-        with _noted(found, one.name):
-            found.files.append(_output(store, folder, one, found.name))
+            results.problems.append(f"the outputs of {machine} are not brought: {error}")
+    for output in named_outputs(lists, all_files=all_files):
+        with _noted(results, output.name):
+            results.files.append(_output(store, folder, output, results.name))
 
 
-def _new(one: FoundOutput, job: str) -> BroughtFile:
-    return BroughtFile(one.name, one.file.sha256, job, one.file.kept_s, f"output of {one.machine}")
-
-
-def _is_here(folder: FetchFolder, one: FoundOutput, found: JobResults) -> bool:
-    try:
-        return folder.state(_new(one, found.name)) == SAME
-    except DataError:  # it is said when it is to be brought
-        return True
-
-
-def _output(store: OutputStore, folder: FetchFolder, one: FoundOutput, job: str) -> FetchedFile:
-    for left in reversed(range(_TRIES)):
-        file = one.file
+def _output(store: OutputStore, folder: FetchFolder, output: NamedOutput, job: str) -> FetchedFile:
+    file = output.file
+    machine = output.machine
+    while True:
+        new = BroughtFile(output.name, file.sha256, job, file.kept_s, f"output of {machine}")
         try:
-            state = folder.bring(_new(one, job), file.bytes, store.pieces(one.machine, file))
+            state = folder.bring(new, file.bytes, store.pieces(machine, file))
             break
         except CheckpointError:
             # The machine may have kept a newer one meanwhile, and removed this one
-            newer = store.read(one.machine).files.get(one.source)
-            if newer is None or newer == file or not left:
+            newer = store.read(machine).files.get(output.source)
+            if newer is None or newer.kept_s <= file.kept_s:
                 raise
-            one = replace(one, file=newer)
+            file = newer
     kept = utc_text(file.kept_s)
-    return FetchedFile(one.name, file.bytes, "output", one.machine, None, kept, state)
+    return FetchedFile(output.name, file.bytes, "output", machine, None, kept, state)
 
 
-def _free_name(name: str, found: JobResults) -> str:
+def _free_name(name: str, results: JobResults) -> str:
     """A name that no output has."""
-    taken = {file.name for file in found.files}
+    taken = {file.name for file in results.files}
     while name in taken:
         name = f"deepvm/{name}"
     return name
@@ -153,50 +140,53 @@ def _open_tier(url: str) -> Tier | None:
     return RecoveryTier([VersionFolder(path)]) if path.is_dir() else None
 
 
-def _checkpoint(tiers: list[str], folder: FetchFolder, found: JobResults) -> None:
+def _checkpoint(tiers: list[str], folder: FetchFolder, results: JobResults) -> None:
     for url in tiers:
         tier = _open_tier(url)
         if tier is None:
             continue
         with closing(tier):
-            for record in tier.versions(found.name):
+            for record in tier.versions(results.name):
                 try:
-                    found.files.append(_version(tier, record, folder, found))
+                    results.files.append(_version(tier, record, folder, results))
                     return
                 except DamagedError as error:
-                    found.problems.append(f"version {record.version} is not brought: {error}")
+                    results.problems.append(f"version {record.version} is not brought: {error}")
 
 
 def _version(
-    tier: Tier, record: CommitRecord, folder: FetchFolder, found: JobResults
+    tier: Tier, record: CommitRecord, folder: FetchFolder, results: JobResults
 ) -> FetchedFile:
-    name = _free_name(CHECKPOINT, found)
+    name = _free_name(CHECKPOINT, results)
     source = f"version {record.version} of {record.created}"
     here = folder.here(name)
     state = SAME
-    if here is None or (here.source, here.job) != (source, found.name):
-        folder.fits(2 * record.size)
+    if here is None or (here.source, here.job) != (source, results.name):
+        folder.check_space(record.size)
         path = tier.fetch(record, folder.parts)
-        kept_s = parse_time(record.created).timestamp() if record.created else 0.0
-        new = BroughtFile(name, digest_of(path), found.name, kept_s, source)
-        state = folder.bring(new, path.stat().st_size, file_pieces(path))
+        kept_s = 0.0
+        if record.created:
+            kept_s = parse_time(record.created).timestamp()
+        new = BroughtFile(name, digest_of(path), results.name, kept_s, source)
+        state = folder.bring_part(new, path)
     facts = (record.version, record.created or None, state)
     return FetchedFile(name, record.size, "checkpoint", "", *facts)
 
 
-def _backup(tiers: list[str], folder: FetchFolder, found: JobResults) -> None:
+def _backup(tiers: list[str], folder: FetchFolder, results: JobResults) -> None:
     """The newest backup of a script that saves by itself, of its first rank."""
-    store = open_backups(tiers, found.name)
-    kept = next(iter(store.whole()), None) if store else None
-    if store is None or kept is None:
+    store = open_backups(tiers, results.name)
+    if store is None:
         return
-    top = store.fetch(kept, 0, folder.parts / "backup")
-    place, _, generation = kept.name.partition("-")
-    for path, name in files_of(top):
-        name = _free_name(f"{_BACKUP}/{name}", found)
-        # The newest generation's newest counts
-        kept_s = float(generation) + float(place) / 1e12
-        new = BroughtFile(name, digest_of(path), found.name, kept_s, kept.name)
+    backup = next(iter(store.whole()), None)
+    if backup is None:
+        return
+    # The newest generation's newest counts
+    step, generation = place_of(backup.name)
+    kept_s = generation + step / 1e12
+    for path, source in files_of(store.fetch(backup, 0, folder.parts / _BACKUP)):
+        name = _free_name(f"{_BACKUP}/{source}", results)
         size = path.stat().st_size
-        state = folder.bring(new, size, file_pieces(path))
-        found.files.append(FetchedFile(name, size, "backup", "", kept.step, None, state))
+        new = BroughtFile(name, digest_of(path), results.name, kept_s, backup.name)
+        state = folder.bring_part(new, path)
+        results.files.append(FetchedFile(name, size, _BACKUP, "", step, None, state))

@@ -1,9 +1,11 @@
 """What is known of a job before a cloud is asked: whether it can resume, how many copies start."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.units import counted
+from deepvm.io.user_dirs import read_data
 from deepvm.jobs.clouds.registry import find_cloud
 from deepvm.jobs.jobfile import JobFile, changed
 from deepvm.jobs.rented import rented_of, taken_of
@@ -12,35 +14,8 @@ from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
 from deepvm.jobs.training_script import ScriptFacts, script_facts
 from deepvm.services.certificates import certified_day
 
-# By a name in the script: the lines with which it resumes; the last entry is for all others
-_ADDED = {
-    "Accelerator": (
-        "from deepvm.checkpoint.integrations.accelerate import checkpointed",
-        "with checkpointed(accelerator, model=model, optimizer=optimizer, loader=loader,"
-        " epochs=epochs) as run:",
-        "    for epoch in run.epochs():  # instead of: for epoch in range(epochs)",
-    ),
-    "LightningModule": (
-        "from deepvm.checkpoint.integrations.lightning import DeepVMCallback",
-        "saves = DeepVMCallback()",
-        "trainer = Trainer(..., callbacks=[saves])",
-    ),
-    "Trainer": (
-        "from deepvm.checkpoint.integrations.huggingface import DeepVMCallback",
-        "saves = DeepVMCallback()",
-        "trainer = Trainer(..., callbacks=[saves])",
-    ),
-    "DataLoader": (
-        "from deepvm.checkpoint import training_run",
-        "with training_run(model=model, optimizer=optimizer, loader=loader, epochs=epochs) as run:",
-        "    for batch in run:  # instead of: for epoch in range(epochs): for batch in loader",
-    ),
-    "": (
-        "from deepvm.checkpoint import Checkpointer",
-        "ck = Checkpointer(model=model, optimizer=optimizer)  # when both are made",
-        "for step in ck.steps(steps):  # instead of: for step in range(steps)",
-    ),
-}
+# The lines with which a script resumes, by a name in it; the last entry is for all others
+_RESUME_LINES = "jobs/resume_lines.json"
 
 
 @dataclass(frozen=True)
@@ -48,7 +23,7 @@ class ResumeRisk:
     """Why work may be lost at a preemption, and the lines that a script lacks."""
 
     reason: str
-    lines: tuple[str, ...]  # empty where the script is not known
+    lines: Sequence[str]  # empty where the script is not known
     refuses: bool  # whether only the user can decide to start it
 
 
@@ -121,8 +96,9 @@ class JobStart:
             " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"
             f" first preemption it {lost}"
         )
-        named = next(name for name in _ADDED if not name or name in script.names)
-        return ResumeRisk(reason, _ADDED[named], refuses=not self.simulated)
+        known = read_data(_RESUME_LINES)
+        lines = next(known[name] for name in known if not name or name in script.names)
+        return ResumeRisk(reason, lines, refuses=not self.simulated)
 
 
 def job_start(job: JobFile, file: Path) -> JobStart:

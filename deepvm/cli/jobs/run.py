@@ -144,17 +144,17 @@ def run(
     if given.pop("rehearse"):
         given["inject"] = REHEARSAL
     if command:
-        found = changed(job_of_plan(job, command), **given)
+        job_file = changed(job_of_plan(job, command), **given)
         job = Path(job.name)  # the plan's paths are relative to this folder
         if flags.cloud is None:
             note("machines are simulated on this computer; --cloud aws rents them")
     else:
-        found = changed(read_job_file(job), **given)
-    for line in remarks(found):
+        job_file = changed(read_job_file(job), **given)
+    for line in remarks(job_file):
         note(line)
     if not dry_run:
         with History.open() as history:
-            known = _known_after_news(found.name, history)
+            known = _known_after_news(job_file.name, history)
             if known is not None:
                 answer = _on_known_name(known, history, replaces=replace)
                 replace = answer == _REPLACE
@@ -164,15 +164,15 @@ def run(
                     continue_job(known, history, limits, output, detach=detach, **shows)
                     return
                 if answer == _NEW:
-                    found = changed(found, name=free_name(known.name, history))
-    start = job_start(found, job)
-    found = start.job
+                    job_file = changed(job_file, name=free_name(known.name, history))
+    start = job_start(job_file, job)
+    job_file = start.job
     if start.group_remark:
         note(start.group_remark)
-    if found.resume_check and start.resume_risk is not None:
+    if job_file.resume_check and start.resume_risk is not None:
         _accept_risk(start.resume_risk, dry_run=dry_run)
     if dry_run:
-        document = document_of("jobs.RunPlan", plan_job(found, job, detach=detach))
+        document = document_of("jobs.RunPlan", plan_job(job_file, job, detach=detach))
         print_as(output, text("run_plan", plan=document), lambda: document)
         return
     if validate:
@@ -180,11 +180,11 @@ def run(
             allowed = "no --detach: the comparison is printed at the end"
             raise RequestError("validate", True, allowed)
         with about(job):
-            refuse_unlike(world_of(found, job.parent, 0.0).terms)
+            refuse_unlike(world_of(job_file, job.parent, 0.0).terms)
     if start.costs and not yes:
-        _confirm_spending(found, job, detach=detach)
+        _confirm_spending(job_file, job, detach=detach)
     with History.open() as history:
-        submitted, world = submit(found, job, history, detach=detach, replaces=replace)
+        submitted, world = submit(job_file, job, history, detach=detach, replaces=replace)
         if replace:
             where = ", ".join(submitted.spec["tiers"])
             note(f"{submitted.name} starts over, with new checkpoints at {where}")

@@ -5,20 +5,22 @@ trainers have ended. A binary file that a process is writing is left for the nex
 such as a log, what there is of it is good.
 """
 
-import errno
 import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from deepvm.core.json_types import JsonDict, JsonObject
-from deepvm.errors import CheckpointError, DataError, MissingExtraError
+from deepvm.errors import DataError, DeepVMError
+from deepvm.io.atomic_write import write_json
 from deepvm.io.failpoints import point
 from deepvm.io.processes import descendants, open_files
 from deepvm.jobs.storage.output_store import (
@@ -38,11 +40,10 @@ _TEXT_BYTES = 4096
 _PIECE = 4 << 20
 _SHOWN = 3
 _IGNORED = frozenset(("__pycache__", ".git"))
-_TROUBLE = (OSError, CheckpointError, DataError, MissingExtraError)
 
 log = logging.getLogger("deepvm.agent")
 
-Stamp: TypeAlias = tuple[int, int, int]  # What differs where a file does: size, time, inode
+Stamp: TypeAlias = list[int]  # What differs where a file does: size, time, inode
 Report: TypeAlias = Callable[[JsonDict], object]
 
 
@@ -61,19 +62,19 @@ class Outputs:
         self._folder = folder
         self._report = report
         self._store: OutputStore | None = None
-        self._kept = MachineOutputs(machine)
-        self._stamps: dict[str, Stamp] = {}
-        self._torn: dict[str, Stamp | None] = {}
+        self._stored = MachineOutputs(machine)
+        self._stamps: dict[str, Stamp] = {}  # Of files as they are stored
+        self._torn: dict[Path, Stamp | None] = {}  # Of files that ended half-written
         self._fails = False
-        self._reported: JsonDict = {}
+        self._reported: tuple[JsonDict, float] = ({}, 0.0)
         self._change = threading.Condition()
         self._generation = self._rank = 0
         # Numbers of looks; of the last one, after the end of trainers, 0 if none is wanted
-        self._begun = self._done = self._wanted = self._last = 0
+        self._started = self._ended = self._wanted = self._last = 0
         self._patience_s = 0.0
         self._noticed = False
-        self._over = False
-        self._before: dict[str, list[int]] = {}
+        self._closed = False
+        self._before: Mapping[str, Stamp | None] = {}
         if self._patterns:
             self._before = _known_before(folder)
             threading.Thread(target=self._run, daemon=True, name="outputs").start()
@@ -89,7 +90,7 @@ class Outputs:
         """Look soon; ``noticed``: and each second from now on."""
         with self._change:
             self._noticed |= noticed
-            self._wanted = self._begun + 1
+            self._wanted = self._started + 1
             self._change.notify_all()
 
     def look_last(self, *, patient: bool = False) -> bool:
@@ -98,45 +99,45 @@ class Outputs:
             if not self._patterns:
                 return True
             if not self._last:
-                self._last = self._wanted = self._begun + 1
+                self._last = self._wanted = self._started + 1
                 self._patience_s = _PATIENCE * self._beat_s if patient else 0.0
                 self._change.notify_all()
-            return self._done >= self._last
+            return self._ended >= self._last
 
     def close(self, limit_s: float) -> None:
         """Look for the last time, for at most ``limit_s``."""
         with self._change:
             self._last = 0
             self.look_last(patient=True)
-            self._change.wait_for(lambda: self._done >= self._last, limit_s)
-            self._over = True
+            self._change.wait_for(lambda: self._ended >= self._last, limit_s)
+            self._closed = True
             self._change.notify_all()
 
     @contextmanager
     def killing(self) -> Iterator[None]:
         """Around the end of trainers: files that they are writing stay half-written."""
-        torn = set()
+        paths = []
         if self._patterns:
-            torn = {path for path in self._written_now() if not _is_text(path)}
+            paths = [path for path in self._written_now() if not _is_text(path)]
         yield
-        stamps = {str(path): _stamp(path) for path in torn}
+        stamps = {path: _stamp(path) for path in paths}
         with self._change:
             self._torn |= stamps
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._closed:
             with self._change:
                 pause_s = _NOTICED_S if self._noticed else LOOKS * self._beat_s
-                self._change.wait_for(lambda: self._begun < self._wanted or self._over, pause_s)
-                self._begun += 1
-                last = 0 < self._last <= self._begun
+                self._change.wait_for(lambda: self._started < self._wanted or self._closed, pause_s)
+                self._started += 1
+                last = 0 < self._last <= self._started
                 until_s = time.monotonic()
                 if last:
                     until_s += self._patience_s
             while not self._look(last=last) and time.monotonic() < until_s:
                 time.sleep(self._beat_s)
             with self._change:
-                self._done = self._begun
+                self._ended = self._started
                 self._change.notify_all()
 
     def _look(self, *, last: bool) -> bool:
@@ -145,71 +146,59 @@ class Outputs:
             return True
         facts: JsonDict = {"why": "", "unmatched": [], "others": []}
         try:
-            found = self._found(facts)
-            self._keep(found, last=last)
+            matches = {pattern: [*self._matches(pattern)] for pattern in self._patterns}
+            facts["unmatched"] = [pattern for pattern, paths in matches.items() if not paths]
+            self._keep({self._name(p): p for paths in matches.values() for p in paths}, last=last)
             if last:
-                facts["others"] = self._others()
+                facts["others"] = [*islice(self._others(), _SHOWN)]
             self._fails = False
-        except Exception as error:  # of any kind: the training goes on
+        except Exception as error:  # of any kind: the training continues
             facts["why"] = str(error) or type(error).__name__
             if not self._fails:
                 self._fails = True
-                known = isinstance(error, _TROUBLE)
-                log.warning("outputs are not kept: %s", facts["why"], exc_info=not known)
-        files = self._kept.files.values()
+                is_known = isinstance(error, (OSError, DeepVMError))
+                log.warning("outputs are not kept: %s", facts["why"], exc_info=not is_known)
+        files = self._stored.files.values()
         facts |= {"files": len(files), "bytes": sum(f.bytes for f in files)}
         # Files may change without another number or size
-        known_as = {**facts, "kept_s": max((f.kept_s for f in files), default=0.0)}
-        if known_as != self._reported:
-            self._reported = known_as
+        report = (facts, max((f.kept_s for f in files), default=0.0))
+        if report != self._reported:
+            self._reported = report
             self._report(facts)
         return not facts["why"]
 
-    def _found(self, facts: JsonDict) -> dict[str, Path]:
-        found: dict[str, Path] = {}
-        unmatched = []
-        for pattern in self._patterns:
-            mine = {path.relative_to(self._folder).as_posix(): path for path in self._of(pattern)}
-            if not mine:
-                unmatched.append(pattern)
-            found |= mine
-            if len(found) > MAX_FILES:
-                raise DataError(
-                    f"outputs: {pattern!r} and those before it match more than {MAX_FILES} files"
-                )
-        facts["unmatched"] = unmatched
-        return found
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix()
 
-    def _of(self, pattern: str) -> Iterator[Path]:
-        """The files that a pattern means, each with what is below it, as far as they are new."""
-        root = self._folder.resolve()
+    def _matches(self, pattern: str) -> Iterator[Path]:
+        """The new files that a pattern means, each with what is below it."""
         for top in self._folder.glob(pattern):
-            below = [top]
+            if not self._is_inside(top):
+                continue
+            paths: Iterator[Path] = iter([top])
             if top.is_dir() and not top.is_symlink():
-                below = [Path(at, name) for at, _, names in os.walk(top) for name in names]
-            for path in below:
-                if path.is_symlink() and root not in path.resolve().parents:
-                    continue  # what it leads to is not the script's
-                if path.is_file() and self._is_new(path):
+                paths = _files_below(top)
+            for path in paths:
+                if self._is_new(path) and (not path.is_symlink() or self._is_inside(path)):
                     yield path
 
-    def _is_new(self, path: Path) -> bool:
-        name = path.relative_to(self._folder).as_posix()
-        stamp = _stamp(path)
-        return stamp is not None and self._before.get(name) != list(stamp) and not unfit(name)
+    def _is_inside(self, path: Path) -> bool:
+        """Whether it does not lead out of the folder: what it leads to is not the script's."""
+        return path.resolve().is_relative_to(self._folder.resolve())
 
-    def _others(self) -> list[str]:
-        """Some files that the training has written, and that no pattern means."""
-        found = []
-        for at, folders, names in os.walk(self._folder):
-            folders[:] = sorted(name for name in folders if name not in _IGNORED)
-            for path in (Path(at, name) for name in sorted(names)):
-                name = path.relative_to(self._folder).as_posix()
-                if name not in self._kept.files and not path.is_symlink() and self._is_new(path):
-                    found.append(name)
-                if len(found) == _SHOWN:
-                    return found
-        return found
+    def _is_new(self, path: Path) -> bool:
+        name = self._name(path)
+        stamp = _stamp(path)
+        if stamp is None or unfit(name) or not _IGNORED.isdisjoint(path.parts):
+            return False
+        return self._before.get(name) != stamp
+
+    def _others(self) -> Iterator[str]:
+        """The files that the training has written, and that no pattern means."""
+        for path in _files_below(self._folder):
+            name = self._name(path)
+            if name not in self._stored.files and not path.is_symlink() and self._is_new(path):
+                yield name
 
     def _written_now(self) -> set[Path]:
         """The files here that trainers, or what they have started, write at the moment."""
@@ -217,111 +206,104 @@ class Outputs:
         names = {
             name for pid in descendants(os.getpid()) for name in open_files(pid, for_writing=True)
         }
-        here = (Path(name) for name in names if root in Path(name).parents)
-        # A pipe would block who reads it
-        return {path for path in here if path.is_file() and _is_young(path)}
+        stamps = {Path(name): _stamp(Path(name)) for name in names}
+        old_ns = time.time_ns() - int(_WRITTEN_S * 1e9)
+        inside = {path: stamp for path, stamp in stamps.items() if root in path.parents}
+        return {path for path, stamp in inside.items() if stamp and stamp[1] > old_ns}
 
-    def _keep(self, found: dict[str, Path], *, last: bool) -> None:
-        stamps = {name: stamp for name, path in found.items() if (stamp := _stamp(path))}
+    def _keep(self, paths: Mapping[str, Path], *, last: bool) -> None:
+        if len(paths) > MAX_FILES:
+            patterns = ", ".join(self._patterns)
+            raise DataError(f"outputs: {patterns} match more than {MAX_FILES} files")
+        stamps = {name: stamp for name, path in paths.items() if (stamp := _stamp(path))}
         if not stamps and self._store is None:
             return
+        if self._store is None:
+            self._store = self._open_store()
+        changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
+        half_written = {path for path, stamp in self._torn.items() if _stamp(path) == stamp}
+        if changed and not last:
+            half_written |= self._written_now()
+        files = {name: file for name, file in self._stored.files.items() if name in stamps}
+        sent = {file.sha256 for file in files.values()}
+        for name in sorted(changed):
+            path = paths[name]
+            is_text = _is_text(path)
+            if path.resolve() in half_written and not is_text:
+                continue
+            size = stamps[name][0]
+            sha256 = self._send(self._store, path, size, sent)
+            if not sha256 or (_stamp(path) != stamps[name] and not is_text):
+                continue  # it was written or removed meanwhile: the next look sees that
+            sent.add(sha256)
+            if name not in files or files[name].sha256 != sha256:
+                files[name] = OutputFile(size, sha256, self._generation, self._rank, time.time())
+            self._stamps[name] = stamps[name]
+        if files != self._stored.files:
+            stored = MachineOutputs(self._machine, files)
+            point("outputs.before-list")
+            self._store.write(stored)
+            self._stored = stored
+
+    def _open_store(self) -> OutputStore:
         if not self._url:
             raise DataError(
                 "none of the job's tiers takes outputs; give it one of file:///folder or"
                 " s3://bucket/prefix"
             )
-        if self._store is None:
-            store = OutputStore(open_objects(self._url, self._job))
-            try:  # an agent of this machine that was killed may have kept some
-                self._kept = store.read(self._machine)
-            except ValueError as error:
-                log.warning("%s: %s", store.url, error)
-            self._store = store
-        changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
-        if not changed and stamps.keys() == self._kept.files.keys():
-            return
-        busy = set()
-        if changed and not last:
-            busy = self._written_now()
-        files = {name: file for name, file in self._kept.files.items() if name in stamps}
-        sent = {file.sha256 for file in files.values()}
-        for name in sorted(changed):
-            stamp = stamps[name]
-            path = found[name]
-            is_text = _is_text(path)
-            half = path.resolve() in busy or self._torn.get(str(path.resolve())) == stamp
-            if half and not is_text:
-                continue
-            sha256 = self._send(path, stamp[0], sent)
-            if not sha256 or (_stamp(path) != stamp and not is_text):
-                continue  # it was written or removed meanwhile: the next look sees that
-            sent.add(sha256)
-            known = files.get(name)
-            if known is None or known.sha256 != sha256:
-                where = (self._generation, self._rank)
-                files[name] = OutputFile(stamp[0], sha256, *where, time.time())
-            self._stamps[name] = stamp
-        if files != self._kept.files:
-            kept = MachineOutputs(self._machine, files)
-            point("outputs.before-list")
-            self._store.write(kept)
-            self._kept = kept
+        store = OutputStore(open_objects(self._url, self._job))
+        try:  # an agent of this machine that was killed may have kept some
+            self._stored = store.read(self._machine)
+        except ValueError as error:
+            log.warning("%s: %s", store.url, error)
+        return store
 
-    def _send(self, path: Path, size: int, sent: set[str]) -> str:
+    def _send(self, store: OutputStore, path: Path, size: int, sent: set[str]) -> str:
         """Returns the SHA-256 of a file's first ``size`` bytes, empty if it has fewer."""
-        assert self._store is not None
         with path.open("rb") as file:
+
+            def read(start: int, end: int) -> bytes:
+                return os.pread(file.fileno(), end - start, start)
+
             digest = hashlib.sha256()
             for start in range(0, size, _PIECE):
-                digest.update(os.pread(file.fileno(), min(_PIECE, size - start), start))
+                digest.update(read(start, min(start + _PIECE, size)))
             if os.fstat(file.fileno()).st_size < size:
                 return ""
             sha256 = digest.hexdigest()
             if sha256 not in sent:
                 point("outputs.before-send")
-                self._store.send(
-                    self._machine,
-                    sha256,
-                    size,
-                    lambda start, end: os.pread(file.fileno(), end - start, start),
-                )
+                store.send(self._machine, sha256, size, read)
         return sha256
 
 
-def _is_young(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime < _WRITTEN_S
-    except OSError:
-        return False
+def _files_below(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names))
 
 
-def _known_before(folder: Path) -> dict[str, list[int]]:
+def _known_before(folder: Path) -> Mapping[str, Stamp | None]:
     """The files that were there before the first training, of an agent killed since too."""
     file = folder.with_name("before-training.json")
-    try:
-        found: dict[str, list[int]] = json.loads(file.read_bytes())
-        return found
-    except (OSError, ValueError):
-        pass
-    found = {}
-    for at, _, names in os.walk(folder):
-        for name in names:
-            if stamp := _stamp(Path(at, name)):
-                found[Path(at, name).relative_to(folder).as_posix()] = list(stamp)
-    try:
-        file.write_text(json.dumps(found))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-    return found
+    with suppress(OSError, ValueError):
+        known: dict[str, Stamp | None] = json.loads(file.read_bytes())
+        return known
+    stamps = {path.relative_to(folder).as_posix(): _stamp(path) for path in _files_below(folder)}
+    with suppress(DataError):  # of a full disk: only an agent that is started again needs it
+        write_json(file, stamps)
+    return stamps
 
 
 def _stamp(path: Path) -> Stamp | None:
+    """None for what is no file; reading a pipe could take forever."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _is_text(path: Path) -> bool:

@@ -44,7 +44,7 @@ class FetchFolder:
         self._folder = folder
         self._job = job
         self._hidden = folder / HIDDEN
-        self._known: dict[str, dict[str, BroughtFile]] = {}  # by name and checksum
+        self._known: dict[tuple[str, str], BroughtFile] = {}  # by name and checksum
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -82,9 +82,9 @@ class FetchFolder:
                 one = BroughtFile(**json.loads(line))
             except (ValueError, TypeError):  # it was not written to its end
                 continue
-            self._known.setdefault(one.name, {})[one.sha256] = one
+            self._known[one.name, one.sha256] = one
 
-    def fits(self, count: int) -> None:
+    def check_space(self, count: int) -> None:
         """Raise DataError if there is no room for so many bytes."""
         free = shutil.disk_usage(self._folder).free
         if count + _SPARE_BYTES > free:
@@ -109,8 +109,7 @@ class FetchFolder:
         if not path.is_file():
             raise DataError(f"{path} is not brought: a folder has this name; name another one")
         sha256 = digest_of(path)
-        known = self._known.get(name, {}).get(sha256)
-        return known or BroughtFile(name, sha256, "", 0.0)
+        return self._known.get((name, sha256), BroughtFile(name, sha256, "", 0.0))
 
     def state(self, new: BroughtFile) -> str:
         """What bringing a file would do. Raises DataError: what is there stays."""
@@ -133,22 +132,29 @@ class FetchFolder:
         """Bring a file. Raises DamagedError: other bytes have come."""
         state = self.state(new)
         if state != SAME:
+            self.check_space(size)
             part = self.parts / new.sha256
             with _errors(self._folder / new.name):
                 if _write(part, size, pieces) != new.sha256:
                     raise DamagedError(f"{new.name}: its bytes are not those that were kept")
-            self.place(part, new)
+            self._place(part, new)
         return state
 
-    def place(self, part: Path, new: BroughtFile) -> None:
-        """Give a complete file its name."""
+    def bring_part(self, new: BroughtFile, part: Path) -> str:
+        """Bring a file that is complete, below ``parts``."""
+        state = self.state(new)
+        if state != SAME:
+            self._place(part, new)
+        return state
+
+    def _place(self, part: Path, new: BroughtFile) -> None:
         path = self._folder / new.name
         with _errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with (self._hidden / "brought").open("a", encoding="utf-8") as file:
                 # A line that a killed fetch has left without its end ends here
                 file.write(f"\n{json.dumps(asdict(new))}\n")
-            self._known.setdefault(new.name, {})[new.sha256] = new
+            self._known[new.name, new.sha256] = new
             os.replace(part, path)
 
 
@@ -178,17 +184,10 @@ def _write(path: Path, size: int, pieces: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def file_pieces(path: Path) -> Iterator[bytes]:
-    """The bytes of a file."""
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
-
-
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file. Raises DataError."""
     digest = hashlib.sha256()
-    with _errors(path):
-        for piece in file_pieces(path):
+    with _errors(path), path.open("rb") as file:
+        while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()

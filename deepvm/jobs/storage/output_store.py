@@ -6,12 +6,12 @@ one that was thought lost cannot damage what its successor saves.
 """
 
 import json
-import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint.tiers.object_store import Read
@@ -23,7 +23,8 @@ from deepvm.io.safe_read import os_reason
 SCHEMES = ("file", "s3")
 MAX_FILES = 20_000
 _MAX_MANIFEST_BYTES = 50_000_000
-_MAX_NAME_BYTES = 1000
+_MAX_TIME_S = 2e11  # All that dates can be
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PIECE = 4 << 20
 _SMALL = 8 << 20
 _SUFFIX = ".json"
@@ -31,36 +32,8 @@ _SUFFIX = ".json"
 OTHERS = "machines"
 
 
-class Objects(Protocol):
-    """What outputs need of a store; keys start with ``prefix``."""
-
-    url: str
-    prefix: str
-
-    def errors(self, action: str) -> AbstractContextManager[None]:
-        """Raise its errors as CheckpointError."""
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes by key, of keys that start so."""
-
-    def content(self, key: str) -> bytes | None:
-        """A small object, None if there is none."""
-
-    def write(self, key: str, data: bytes) -> None:
-        """Replace a small object, whole or not at all."""
-
-    def upload(self, key: str, size: int, read: Read, final: Iterable[int]) -> None:
-        """Make a large one, whole or not at all."""
-
-    def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """Its bytes."""
-
-    def remove(self, *keys: str) -> None:
-        """Remove objects, where they are."""
-
-
 class FolderObjects:
-    """Objects as files of a folder."""
+    """Objects as files of a folder, with what outputs need of a ``Bucket``."""
 
     prefix = ""
 
@@ -78,12 +51,12 @@ class FolderObjects:
     def sizes(self, prefix: str) -> dict[str, int]:
         if not self._folder.parents[2].is_dir():  # where a tier is: a disk that is not mounted here
             raise FileNotFoundError(2, "there is no such folder on this computer")
-        found = {}
+        sizes = {}
         for path in (self._folder / prefix).glob("*"):
             with suppress(FileNotFoundError):  # it was replaced meanwhile
                 if path.is_file():
-                    found[f"{prefix}{path.name}"] = path.stat().st_size
-        return found
+                    sizes[f"{prefix}{path.name}"] = path.stat().st_size
+        return sizes
 
     def content(self, key: str) -> bytes | None:
         try:
@@ -115,6 +88,9 @@ class FolderObjects:
     def remove(self, *keys: str) -> None:
         for key in keys:
             (self._folder / key).unlink(missing_ok=True)
+
+
+Objects: TypeAlias = Bucket | FolderObjects
 
 
 def open_objects(url: str, job: str) -> Objects:
@@ -157,41 +133,32 @@ class MachineOutputs:
         try:
             facts = json.loads(data)
             files = {name: OutputFile(**each) for name, each in facts["files"].items()}
-            found = cls(facts["machine"], files)
-            for name, file in files.items():
-                int(file.sha256, 16)
+            machine = str(facts["machine"])
+            for file in files.values():
                 counts = (file.bytes, file.generation, file.rank)
-                sound = all(type(n) is int and n >= 0 for n in counts) and len(file.sha256) == 64
-                if not sound or not isinstance(file.kept_s, (int, float)):
-                    raise ValueError(f"{name[:100]!r} has no size, checksum or time")
+                if not all(type(n) is int and n >= 0 for n in counts):
+                    raise ValueError("a file has no size, generation or rank")
+                if not (_SHA256.fullmatch(file.sha256) and 0 <= file.kept_s <= _MAX_TIME_S):
+                    raise ValueError("a file has no checksum or time")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"no list of outputs: {error}") from None
-        for name in (found.machine, *files):
-            if why := unfit(name):
-                raise ValueError(f"the name {name[:100]!r} is refused: {why}")
-        if len(PurePosixPath(found.machine).parts) != 1 or len(files) > MAX_FILES:
+        for name in (machine, *files):
+            if reason := unfit(name):
+                raise ValueError(f"the name {name[:100]!r} is refused: {reason}")
+        if "/" in machine or len(files) > MAX_FILES:
             raise ValueError(f"no list of the outputs of one machine, of at most {MAX_FILES} files")
-        return found
+        return cls(machine, files)
 
 
-def unfit(name: object) -> str:
+def unfit(name: str) -> str:
     """Why a name is none of a file below a folder, empty if it is one."""
-    if not isinstance(name, str) or not name or "\0" in name or "\\" in name:
-        return "no name of a file"
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or path.as_posix() != name or name == ".":
+    if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
         return "it would lead out of the folder"
     try:
-        if len(os.fsencode(name)) > _MAX_NAME_BYTES or max(map(_size, path.parts)) > 255:
-            return "it is too long"
-        name.encode("utf-8")
+        name.encode()
     except UnicodeError:
         return "it is no text in UTF-8"
     return ""
-
-
-def _size(part: str) -> int:
-    return len(os.fsencode(part))
 
 
 class OutputStore:
@@ -202,13 +169,11 @@ class OutputStore:
         self.url = objects.url
 
     def machines(self) -> list[str]:
+        key = re.compile(rf"{re.escape(self._objects.prefix)}([^/]+){_SUFFIX}")
         with self._objects.errors("list its outputs"):
-            names = [key[len(self._objects.prefix) :] for key in self._sizes("")]
-        ends = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
-        return sorted((name for name in ends if "/" not in name), key=lambda n: (len(n), n))
-
-    def _sizes(self, below: str) -> dict[str, int]:
-        return self._objects.sizes(f"{self._objects.prefix}{below}")
+            matches = map(key.fullmatch, self._objects.sizes(self._objects.prefix))
+            names = [match[1] for match in matches if match]
+        return sorted(names, key=lambda name: (len(name), name))
 
     def read(self, machine: str) -> MachineOutputs:
         """Those of a machine, none if it has kept none. Raises ValueError: they are damaged."""
@@ -219,10 +184,10 @@ class OutputStore:
             return MachineOutputs(machine)
         if len(data) > _MAX_MANIFEST_BYTES:
             raise ValueError("the list of outputs is too large")
-        found = MachineOutputs.from_json(data)
-        if found.machine != machine:
-            raise ValueError(f"the list of outputs names another machine, {found.machine!r}")
-        return found
+        outputs = MachineOutputs.from_json(data)
+        if outputs.machine != machine:
+            raise ValueError(f"the list of outputs names another machine, {outputs.machine!r}")
+        return outputs
 
     def write(self, outputs: MachineOutputs) -> None:
         """Replace the list of a machine; bytes that it does not name any more are removed."""
@@ -231,7 +196,8 @@ class OutputStore:
             self._objects.write(key, outputs.to_json())
         named = {self._key(outputs.machine, f.sha256) for f in outputs.files.values()}
         with self._objects.errors("remove what was replaced"):
-            self._objects.remove(*(self._sizes(f"{outputs.machine}/").keys() - named))
+            stored = self._objects.sizes(self._key(outputs.machine, ""))
+            self._objects.remove(*(stored.keys() - named))
 
     def _key(self, machine: str, sha256: str) -> str:
         return f"{self._objects.prefix}{machine}/{sha256}"
@@ -258,7 +224,7 @@ class OutputStore:
 
 
 @dataclass(frozen=True)
-class FoundOutput:
+class NamedOutput:
     """A file to bring, and under which name; ``source``: its name on the machine."""
 
     name: str
@@ -267,27 +233,28 @@ class FoundOutput:
     file: OutputFile
 
 
-def chosen(found: Sequence[MachineOutputs], *, all_files: bool = False) -> list[FoundOutput]:
+def named_outputs(
+    machines: Sequence[MachineOutputs], *, all_files: bool = False
+) -> list[NamedOutput]:
     """What is brought of all machines' outputs.
 
     Of files with one name the newest generation's has it, of several machines in it the first
     one's; other contents are below ``machines/MACHINE``, those of older generations only if all
     are wanted: the later ones have replaced them.
     """
-    rows = [(name, one.machine, file) for one in found for name, file in one.files.items()]
-    best: dict[str, FoundOutput] = {}
-    for name, machine, file in rows:
-        known = best.get(name)
-        if known is None or known.file.precedence < file.precedence:
-            best[name] = FoundOutput(name, machine, name, file)
-    others: dict[str, FoundOutput] = {}
-    for name, machine, file in rows:
-        first = best[name].file
-        if file.sha256 == first.sha256:
-            continue
-        if all_files or file.generation == first.generation:
-            place = f"{OTHERS}/{machine}/{name}"
-            while place in best:  # a file of the script's
-                place = f"{OTHERS}/{place}"
-            others[place] = FoundOutput(place, machine, name, file)
-    return sorted([*best.values(), *others.values()], key=lambda each: each.name)
+    rows = [
+        NamedOutput(name, each.machine, name, file)
+        for each in machines
+        for name, file in each.files.items()
+    ]
+    rows.sort(key=lambda row: row.file.precedence)
+    outputs = {row.name: row for row in rows}
+    for row in rows:
+        first = outputs[row.source].file
+        is_wanted = all_files or row.file.generation == first.generation
+        if row.file.sha256 != first.sha256 and is_wanted:
+            name = f"{OTHERS}/{row.machine}/{row.source}"
+            while name in outputs:  # a file of the script's
+                name = f"{OTHERS}/{name}"
+            outputs[name] = replace(row, name=name)
+    return sorted(outputs.values(), key=lambda row: row.name)

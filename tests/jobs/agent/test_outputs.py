@@ -150,7 +150,7 @@ def test_a_pipe_blocks_nothing(
 def test_links_within_the_folder_count(machine: Callable[..., Machine], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "huge").write_bytes(b"secret")
-    here = machine("outputs/")
+    here = machine("outputs/", "outputs/*/huge")
     here.outputs.trains(1, 0)
     here.write("outputs/model-2.pt", b"\0two")
     (here.code / "outputs" / "latest.pt").symlink_to("model-2.pt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from deepvm.jobs.storage.output_store import (
     MachineOutputs,
     OutputFile,
     OutputStore,
-    chosen,
+    named_outputs,
     unfit,
 )
 
@@ -98,10 +99,7 @@ def document(name: str, machine: str = "m1", **changes: object) -> bytes:
         document("a//b"),
         document("./a"),
         document("a\0b"),
-        document("a\\..\\b"),
         document(""),
-        document("n" * 256),
-        document("/".join(["deep"] * 400)),
         document("\udc80"),
         document("a", "../m1"),
         document("a", sha256="../../../../etc/passwd"),
@@ -110,6 +108,9 @@ def document(name: str, machine: str = "m1", **changes: object) -> bytes:
         document("a", bytes=True),
         document("a", rank="0"),
         document("a", kept_s="now"),
+        document("a", kept_s=1e300),
+        document("a", kept_s=10**400),
+        document("a", sha256=1),
         document("a", more=1),
         json.dumps({"machine": "m1", "files": {f"f{n}": {} for n in range(3)}}).encode(),
         b"[]",
@@ -126,7 +127,7 @@ def test_a_list_that_is_none_is_refused(data: bytes) -> None:
 def test_a_name_that_fits_stays_below_its_folder(name: str) -> None:
     if not unfit(name):
         path = Path("/folder", name)
-        assert path.resolve().is_relative_to("/folder") and path.name
+        assert os.path.normpath(path).startswith("/folder/") and path.name
         assert PurePosixPath(name).as_posix() == name
 
 
@@ -142,7 +143,7 @@ Names = Callable[..., dict[str, str]]
 
 
 def names(found: list[MachineOutputs], *, all_files: bool = False) -> dict[str, str]:
-    return {one.name: one.file.sha256[0] for one in chosen(found, all_files=all_files)}
+    return {one.name: one.file.sha256[0] for one in named_outputs(found, all_files=all_files)}
 
 
 def test_the_newest_generations_first_machine_has_the_name() -> None:
