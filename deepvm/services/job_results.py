@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +18,7 @@ from deepvm.jobs.agent.backups import open_backups
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import JobRow
 from deepvm.jobs.history.job_report import unkept
-from deepvm.jobs.storage.backup_store import files_of, place_of
+from deepvm.jobs.storage.backup_store import PIECE, files_of, place_of
 from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder, digest_of
 from deepvm.jobs.storage.output_store import NamedOutput, OutputStore, named_outputs, open_objects
 from deepvm.jobs.submission import storage_of
@@ -168,7 +169,10 @@ def _version(
         if record.created:
             kept_s = parse_time(record.created).timestamp()
         new = BroughtFile(name, digest_of(path), results.name, kept_s, source)
-        state = folder.bring_part(new, path)
+        # Copied: it may be the tier's own
+        with path.open("rb") as file:
+            pieces = iter(partial(file.read, PIECE), b"")
+            state = folder.bring(new, path.stat().st_size, pieces)
     facts = (record.version, record.created or None, state)
     return FetchedFile(name, record.size, "checkpoint", "", *facts)
 

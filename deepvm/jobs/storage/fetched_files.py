@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,18 +48,20 @@ class FetchFolder:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Raises DataError: it cannot be made, or another fetch is busy there."""
+        """Raises DataError: it cannot be used, or another fetch is busy there."""
+        lock = FileLock(self._hidden / "lock")
         try:
             self._hidden.mkdir(parents=True, exist_ok=True)
+            is_free = lock.take(shared=False)
+            if is_free:
+                self._read()
         except OSError as error:
             raise DataError(f"{self._folder}: {os_reason(error)}; name another one") from None
-        lock = FileLock(self._hidden / "lock")
-        if not lock.take(shared=False):
+        if not is_free:
             raise DataError(
                 f"{self._folder}: another 'deepvm jobs fetch' writes there; wait for it"
             )
         try:
-            self._read()
             yield
         finally:
             shutil.rmtree(self.parts, ignore_errors=True)
@@ -73,16 +75,11 @@ class FetchFolder:
     def _read(self) -> None:
         shutil.rmtree(self.parts, ignore_errors=True)  # of a fetch that was killed
         self.parts.mkdir()
-        try:
-            lines = (self._hidden / "brought").read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines:
-            try:
-                one = BroughtFile(**json.loads(line))
-            except (ValueError, TypeError):  # it was not written to its end
-                continue
-            self._known[one.name, one.sha256] = one
+        with suppress(FileNotFoundError), (self._hidden / "brought").open("rb") as file:
+            for line in file:
+                with suppress(ValueError, TypeError):  # it was not written to its end
+                    known = BroughtFile(**json.loads(line))
+                    self._known[known.name, known.sha256] = known
 
     def check_space(self, count: int) -> None:
         """Raise DataError if there is no room for so many bytes."""
@@ -141,7 +138,7 @@ class FetchFolder:
         return state
 
     def bring_part(self, new: BroughtFile, part: Path) -> str:
-        """Bring a file that is complete, below ``parts``."""
+        """Bring a file that is complete, by moving it: one of ``parts``."""
         state = self.state(new)
         if state != SAME:
             self._place(part, new)

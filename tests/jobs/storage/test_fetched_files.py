@@ -122,6 +122,13 @@ def test_one_fetch_at_a_time(tmp_path: Path) -> None:
         bring(tmp_path, "a", b"1")
 
 
+def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    """As one of another user's, where an earlier fetch has left its own files."""
+    (tmp_path / HIDDEN / "brought").mkdir(parents=True)
+    with pytest.raises(DataError, match="Is a directory.*name another one"):
+        bring(tmp_path, "a", b"1")
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="name another one"):
