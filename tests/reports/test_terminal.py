@@ -53,6 +53,12 @@ def test_what_people_copy_stays_whole() -> None:
             assert " ".join(line.strip() for line in lines).split() == text.split()
 
 
+def test_an_address_is_never_torn() -> None:
+    url = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/" + "using-spot-limits" * 4 + ".html"
+    lines = wrapped(f"0 vCPUs of G and VT, and of P: {url}, read 2026-12-01", 80)
+    assert lines[1] == f"  {url}," and len(lines) == 3
+
+
 def test_an_apostrophe_is_no_quote() -> None:
     assert pieces("AWS's prices and the user's own") == [
         "AWS's",

@@ -40,7 +40,8 @@ _PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun
 def print_answer(view: PlanView) -> None:
     """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
     width = min(width_of(sys.stdout) or WIDTH, WIDTH)
-    _write([*_wrap("", _headline(view), width), "", *_table(view, width), ""])
+    head = [line for text in _headline(view) for line in _wrap("", text, width)]
+    _write([*head, "", *_table(view, width), ""])
     if len(view.found.answers) > 1 or view.found.left_out or view.placement is not None:
         _print_places(view)
     for topic, text in _sentences(view):
@@ -65,7 +66,8 @@ def _sentences(view: PlanView) -> list[Sentence]:
     fixed += map(str, simulated_note(first))
     room = sys.maxsize
     if len(view.found.answers) == 1:
-        room = _MAX_LINES - len(_table(view, WIDTH)) - 2 - _lines_of([("", _headline(view))])
+        head = _lines_of([("", text) for text in _headline(view)])
+        room = _MAX_LINES - len(_table(view, WIDTH)) - 2 - head
     # How many warnings; whether with the plan of one GPU, and with how to ask for a job
     counts = range(len(notes), -1, -1)
     drafts = [(len(notes), True, True), *((n, True, False) for n in counts if n >= grave)]
@@ -133,7 +135,8 @@ def _cells(label: str, r: Recommendation, view: PlanView, *, speeds: bool) -> di
     return cells
 
 
-def _headline(view: PlanView) -> str:
+def _headline(view: PlanView) -> list[str]:
+    """One line, or two of which the second says how old prices are."""
     assert view.workload is not None
     text = view.workload.model.name
     if view.assumed:
@@ -150,11 +153,12 @@ def _headline(view: PlanView) -> str:
     if others > 1:
         text += f", best of {others} {'clouds' if view.found.of_several_clouds else 'regions'}"
     if view.price_age is None:
-        return text
-    aged = f"{text}; prices are {view.price_age} days old"
-    if len(aged) <= WIDTH:
-        return aged
-    return f"{text}; prices {view.price_age} d old"
+        return [text]
+    age = f"prices are {view.price_age} days old"
+    for aged in (f"{text}; {age}", f"{text}; prices {view.price_age} d old"):
+        if len(aged) <= WIDTH:
+            return [aged]
+    return [f"{text};", age]
 
 
 def _speeds(view: PlanView) -> str:

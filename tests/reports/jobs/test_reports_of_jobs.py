@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 from support.jobs import worlds
+from support.places import ROOT
 
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.documents.build import document_of
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
-from deepvm.reports.text import print_text
+from deepvm.reports.terminal import table_text
+from deepvm.reports.text import print_text, table_of
 from deepvm.services.jobs import JobPlan
 
 SPOT = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.16)
@@ -47,7 +50,7 @@ def test_what_comes_besides_machines_is_counted_as_in_recommendations(
     assert {part["name"] for part in found["bill"]["not_counted"]} == {"disk", "egress", "bucket"}
     print_text("run_plan", plan=found)
     line = (
-        "besides machines: ~$0.0250/h + $0.03 (addresses, boot); not counted: disk, egress, bucket"
+        "besides machines: $0.0250/h + $0.03 (addresses, boot); not counted: disk, egress, bucket"
     )
     assert line in capsys.readouterr().out
 
@@ -78,3 +81,16 @@ def test_a_validation_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["total", "time", "3600.00", "3650.00", "-1.4", "%", "s"] in rows
     assert ["lost", "steps", "4", "0", "-"] in rows
     assert ["cost", "1.500000", "1.600000", "-6.2", "%", "$"] in rows
+
+
+def test_a_machine_takes_two_lines_of_a_narrow_terminal_at_most() -> None:
+    template = ROOT / "deepvm" / "reports" / "templates" / "job.txt.j2"
+    (header,) = [t for t in template.read_text().splitlines() if t.startswith("| machine ")]
+    times = "| 11:00:01 | 11:01:22 | 12:40:00 | 12:42:00 |"
+    rows = [
+        f"| {name} | g5.24xlarge | on-demand {times} no notice received | 12.3456 |"
+        for name in ("resnet-7-1", "resnet-7-2")
+    ]
+    lines = table_text(table_of([header, *rows]), 80, io.StringIO())
+    assert max(map(len, lines)) <= 80 and len(lines) <= 8
+    assert any("g5.24xlarge" in line and "12:42:00" in line for line in lines)
