@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 from deepvm.catalog.clouds import REGISTRY
@@ -22,7 +22,9 @@ def new_account(found: Comparison) -> NewAccount | None:
     cloud = cloud_name(answer.catalog)
     if request.quotas is not None or not answer.configurations or cloud not in REGISTRY:
         return None
-    reason = lacking(answer.configurations[0].cluster, answer.catalog)
+    limits = read_data("clouds/new_accounts.json")["clouds"]
+    lacks = partial(lacking, limits)
+    reason = lacks(answer.configurations[0].cluster, answer.catalog)
     if reason == "" or request.quotas_of(answer.catalog):
         return None
     plans = (
@@ -30,10 +32,9 @@ def new_account(found: Comparison) -> NewAccount | None:
         for a in found.answers
         if not request.quotas_of(a.catalog)
         for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
-        if lacking(r.cluster, a.catalog) == ""
+        if lacks(r.cluster, a.catalog) == ""
     )
     plan = next(plans, None)
-    limits = _limits()
     other = next(name for name, about in limits.items() if "usd_per_hour" in about)
     if plan is not None:
         other = cloud_name(plan.answer.catalog)
@@ -47,9 +48,9 @@ def new_account(found: Comparison) -> NewAccount | None:
     return NewAccount(reason, plan, other, limits[other].get("usd_per_hour"), sources)
 
 
-def lacking(cluster: Cluster, catalog: Catalog) -> str | None:
+def lacking(clouds: dict[str, Any], cluster: Cluster, catalog: Catalog) -> str | None:
     """What a new account lacks for a cluster; empty: nothing; None: unknown."""
-    limits = _limits().get(cloud_name(catalog))
+    limits = clouds.get(cloud_name(catalog))
     if limits is None:
         return None
     if cluster.usd_per_hour > limits.get("usd_per_hour", math.inf):
@@ -73,9 +74,3 @@ def lacking(cluster: Cluster, catalog: Catalog) -> str | None:
         elif vcpus > most:
             return f"a new account has {most} vCPUs of {family} ({market})"
     return None if unknown else ""
-
-
-@lru_cache
-def _limits() -> dict[str, Any]:
-    clouds: dict[str, Any] = read_data("clouds/new_accounts.json")["clouds"]
-    return clouds

@@ -10,18 +10,21 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.training.speed import Training
+from deepvm.io.user_dirs import read_data
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
 from deepvm.services.new_account import lacking
+
+CLOUDS = read_data("clouds/new_accounts.json")["clouds"]
 
 
 def test_runpod_limits_what_pods_cost_together() -> None:
     catalog = load_catalog("runpod-us-tx-3", prices="snapshot")
     training = Training(read_workload(model="resnet50"), PublishedPerformance())
     cluster = solve(catalog, PlanRequest.parse("60", training=training))[0].cluster
-    assert lacking(cluster, catalog) == ""
+    assert lacking(CLOUDS, cluster, catalog) == ""
     many = replace(cluster, on_demand_count=100)
-    assert lacking(many, catalog) == "a new account may spend $80/h"
+    assert lacking(CLOUDS, many, catalog) == "a new account may spend $80/h"
 
 
 @pytest.mark.parametrize(
@@ -32,4 +35,4 @@ def test_families_of_aws(family: str, said: str | None) -> None:
     cluster = solve(catalog, PlanRequest.parse("3"))[0].cluster
     gpu = replace(cluster.gpu, quota_family=family)
     spot = replace(cluster, gpu=gpu, spot_count=1, on_demand_count=0, memory=None)
-    assert lacking(spot, catalog) == said
+    assert lacking(CLOUDS, spot, catalog) == said

@@ -50,8 +50,8 @@ def recommend(
 
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
-    warning = budget_warning(ctx.meta.get(BARE_BUDGET, "0"))
-    if warning:
+    warning = ""
+    if BARE_BUDGET in ctx.meta and (warning := budget_warning(ctx.meta[BARE_BUDGET])):
         note(warning)
     if request.training is not None and "/" in flags.model:
         from deepvm.catalog.published.workloads import presets

@@ -41,17 +41,14 @@ def print_answer(view: PlanView) -> None:
     """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
     width = min(width_of(sys.stdout) or WIDTH, WIDTH)
     head = [line for text in _headline(view) for line in _wrap("", text, width)]
-    _write([*head, "", *_table(view, width), ""])
+    lines = [*head, "", *_table(view, width), ""]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     if len(view.found.answers) > 1 or view.found.left_out or view.placement is not None:
         _print_places(view)
     for topic, text in _sentences(view):
-        _write(_wrap(topic, text, width))
-
-
-def _write(lines: Sequence[str]) -> None:
-    for line in lines:
-        text = paint(line, WARNING, sys.stdout) if line.startswith("! ") else line
-        sys.stdout.write(f"{text}\n")
+        for line in _wrap(topic, text, width):
+            painted = paint(line, WARNING, sys.stdout) if line.startswith("! ") else line
+            sys.stdout.write(f"{painted}\n")
 
 
 def _sentences(view: PlanView) -> list[Sentence]:

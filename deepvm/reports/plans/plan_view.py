@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deepvm.catalog.clouds import REGISTRY, cloud_of
+from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
@@ -17,7 +17,7 @@ from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short
 from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison, NewAccount, cloud_name
+from deepvm.planner.regions import Comparison, cloud_name
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.reports.plans import words
@@ -133,8 +133,8 @@ class PlanView:
     @property
     def quota_sentence(self) -> str:
         """What an account must be allowed for the first plan, where the limits are not known."""
-        answer, account = self.answer, self.found.new_account
-        if answer.request.quotas is not None:
+        answer, account, cloud = self.answer, self.found.new_account, self.cloud
+        if answer.request.quotas is not None or cloud is None:
             return ""
         cluster = answer.configurations[0].cluster
         needs = quota_needs(cluster, answer.catalog)
@@ -144,7 +144,6 @@ class PlanView:
             if need.quota is None and need.code
         ]
         grant = A_GRANT_TAKES_DAYS if asked else ""
-        cloud = cloud_of(answer.catalog.name)
         asked = asked or [cloud.quota_words(g.instance, g.count, g.market) for g in cluster.groups]
         parts = []
         if any(asked):
@@ -154,18 +153,16 @@ class PlanView:
             if grant:
                 reason = reason.partition(" vCPUs")[0]  # what is asked for is named before
                 reason += " of the first" if len(asked) > 1 else ""
-            parts += [f"{reason}{grant}", self._needs_no_grant(account)]
+            limit = account.usd_per_hour or math.inf
+            instead = f"no grant needed: --cloud {account.cloud}"
+            if account.plan is not None:
+                instead = f'"{NEW_ACCOUNT}", on {REGISTRY[account.cloud].title}, needs no grant'
+            elif cluster.usd_per_hour > limit:
+                instead = f"up to ${limit:g}/h needs no grant: --cloud {account.cloud}"
+            parts += [f"{reason}{grant}", instead]
         elif parts:
             parts.append("you may have none")
         return "; ".join(parts)
-
-    def _needs_no_grant(self, account: NewAccount) -> str:
-        """Which plan, or else which cloud, a new account may use."""
-        if account.plan is not None:
-            return f'"{NEW_ACCOUNT}", on {REGISTRY[account.cloud].title}, needs no grant'
-        if account.cloud == cloud_of(self.answer.catalog.name).name:
-            return f"a plan up to ${account.usd_per_hour:g}/h needs no grant"
-        return f"no grant needed: --cloud {account.cloud}"
 
     @property
     def answer(self) -> Recommendations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,21 @@ def test_the_default_of_gcp_is_known_and_that_of_azure_is_not(run: Run) -> None:
     found, text = answer(run, "--pw", "12", "--cloud", "azure")
     assert found["reason"] == "what a new account has is not documented"
     assert "a new account has 0" not in text
+
+
+def test_a_cloud_without_grants_has_a_limit_too(run: Run) -> None:
+    plan = ("--pw", "300", "--model", "llama-70b")
+    assert "up to $80/h needs no grant: --cloud runpod" in answer(run, *plan)[1]
+
+
+def test_a_file_of_an_unknown_cloud_is_not_called_aws(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    assert run("catalog", "convert", "aws-us-east-1", str(file), "--prices", "snapshot")[0] == 0
+    text = run("recommend", "--pw", "3", "--catalog", str(file))[1]
+    assert " on AWS us-east-1" in text and "get 2 min notice" in text
+    file.write_text(file.read_text().replace('"aws-us-east-1"', '"mine"'))
+    text = run("recommend", "--pw", "3", "--catalog", str(file))[1]
+    assert "with catalog mine" in text and "AWS" not in text and "can be reclaimed" in text
 
 
 @pytest.mark.parametrize(
