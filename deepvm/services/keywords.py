@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.instances import Catalog
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # What Python takes as an argument of its own
 _OWN = ("pw", "catalog", "tables", "simulate")
+_LISTS = {field.name for field in fields(RankFlags) if isinstance(default_of(field), list)}
 
 
 def _ignore(text: str) -> None: ...
@@ -71,10 +72,9 @@ def recommend(
 
 def _listed(name: str, value: Any) -> Any:
     """A value as the command line gives it: a list where several are taken."""
-    field = RankFlags.__dataclass_fields__.get(name)
-    if field is None or value is None or not isinstance(default_of(field), list):
-        return value
-    return [value] if isinstance(value, str) else list(value)
+    if name in _LISTS and isinstance(value, str):
+        return [value]
+    return value
 
 
 def _name_options(function: Any) -> None:
@@ -85,7 +85,7 @@ def _name_options(function: Any) -> None:
     for name, parameter in inspect.signature(RankFlags).parameters.items():
         if name in _OWN:
             continue
-        if isinstance(default_of(RankFlags.__dataclass_fields__[name]), list):
+        if name in _LISTS:
             parameter = parameter.replace(default=(), annotation="str | Sequence[str]")
         named.append(parameter)
         if (about := option_of(RankFlags.__dataclass_fields__[name])) is not None:

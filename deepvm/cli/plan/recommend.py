@@ -54,11 +54,7 @@ def recommend(
     if BARE_BUDGET in ctx.meta and (warning := budget_warning(ctx.meta[BARE_BUDGET])):
         note(warning)
     if request.training is not None and "/" in flags.model:
-        from deepvm.catalog.published.workloads import presets
-
-        name = request.training.workload.model.name
-        if name in presets():  # not of a file
-            note(f"{flags.model}: planned as {name}")
+        note(f"{flags.model}: planned as {request.training.workload.model.name}")
     printed = output in ("table", "wide")
     found = recommend_in(
         catalogs,

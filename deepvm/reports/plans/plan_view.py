@@ -53,13 +53,9 @@ class Note:
     kind: str
     text: str
     mark: str = ""
-    action: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.mark} {self.text}".lstrip()
-        if self.action:
-            return f"{text}  -> {self.action}"
-        return text
+        return f"{self.mark} {self.text}".lstrip()
 
 
 @dataclass(frozen=True)
@@ -110,10 +106,10 @@ class PlanView:
             text = f"that is {counted(steps, 'step')} in all: is the amount right? {advice}"
             notes.append(Note("steps", text, "!"))
         if answer.doubt:
-            action = ""
+            text = f"not proven: {answer.doubt}"
             if answer.status is SolveStatus.TIME_LIMIT:
-                action = "a higher --time-limit"
-            notes.append(Note("proof", f"not proven: {answer.doubt}", "!", action))
+                text += "; try a higher --time-limit"
+            notes.append(Note("proof", text, "!"))
         for rejection in answer.rejections:
             if rejection.reason == "reserved":
                 text = f"{rejection.instance_type} is left out: {rejection.detail}"
@@ -297,7 +293,7 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
         odds, other = max(rivals, key=lambda rival: rival[1].kept_throughput.value)
         plan = f"{words.cluster_words(other.cluster)} at ${other.usd_per_hour:.2f}/h"
         text = f"{plan} is faster in {odds:.0%} of cases"
-        yield Note("rival", text, "~", "what to measure: --why")
+        yield Note("rival", text, "~")
 
 
 def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
