@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -18,8 +17,8 @@ from deepvm.jobs.agent.backups import open_backups
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import JobRow
 from deepvm.jobs.history.job_report import unkept
-from deepvm.jobs.storage.backup_store import PIECE, files_of, place_of
-from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder, digest_of
+from deepvm.jobs.storage.backup_store import files_of, place_of
+from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder
 from deepvm.jobs.storage.output_store import NamedOutput, OutputStore, named_outputs, open_objects
 from deepvm.jobs.submission import storage_of
 
@@ -168,11 +167,7 @@ def _version(
         kept_s = 0.0
         if record.created:
             kept_s = parse_time(record.created).timestamp()
-        new = BroughtFile(name, digest_of(path), results.name, kept_s, source)
-        # Copied: it may be the tier's own
-        with path.open("rb") as file:
-            pieces = iter(partial(file.read, PIECE), b"")
-            state = folder.bring(new, path.stat().st_size, pieces)
+        state = folder.bring_copy(name, path, kept_s, source)
     facts = (record.version, record.created or None, state)
     return FetchedFile(name, record.size, "checkpoint", "", *facts)
 
@@ -191,6 +186,5 @@ def _backup(tiers: list[str], folder: FetchFolder, results: JobResults) -> None:
     for path, source in files_of(store.fetch(backup, 0, folder.parts / _BACKUP)):
         name = _free_name(f"{_BACKUP}/{source}", results)
         size = path.stat().st_size
-        new = BroughtFile(name, digest_of(path), results.name, kept_s, backup.name)
-        state = folder.bring_part(new, path)
+        state = folder.bring_copy(name, path, kept_s, backup.name)
         results.files.append(FetchedFile(name, size, _BACKUP, "", step, None, state))

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from deepvm.core.units import format_bytes
@@ -105,7 +106,7 @@ class FetchFolder:
             return None
         if not path.is_file():
             raise DataError(f"{path} is not brought: a folder has this name; name another one")
-        sha256 = digest_of(path)
+        sha256 = _digest_of(path)
         return self._known.get((name, sha256), BroughtFile(name, sha256, "", 0.0))
 
     def state(self, new: BroughtFile) -> str:
@@ -128,31 +129,27 @@ class FetchFolder:
     def bring(self, new: BroughtFile, size: int, pieces: Iterable[bytes]) -> str:
         """Bring a file. Raises DamagedError: other bytes have come."""
         state = self.state(new)
-        if state != SAME:
-            self.check_space(size)
-            part = self.parts / new.sha256
-            with _errors(self._folder / new.name):
-                if _write(part, size, pieces) != new.sha256:
-                    raise DamagedError(f"{new.name}: its bytes are not those that were kept")
-            self._place(part, new)
-        return state
-
-    def bring_part(self, new: BroughtFile, part: Path) -> str:
-        """Bring a file that is complete, by moving it: one of ``parts``."""
-        state = self.state(new)
-        if state != SAME:
-            self._place(part, new)
-        return state
-
-    def _place(self, part: Path, new: BroughtFile) -> None:
+        if state == SAME:
+            return state
+        self.check_space(size)
         path = self._folder / new.name
+        part = self.parts / new.sha256
         with _errors(path):
+            if _write(part, size, pieces) != new.sha256:
+                raise DamagedError(f"{new.name}: its bytes are not those that were kept")
             path.parent.mkdir(parents=True, exist_ok=True)
             with (self._hidden / "brought").open("a", encoding="utf-8") as file:
                 # A line that a killed fetch has left without its end ends here
                 file.write(f"\n{json.dumps(asdict(new))}\n")
             self._known[new.name, new.sha256] = new
             os.replace(part, path)
+        return state
+
+    def bring_copy(self, name: str, path: Path, kept_s: float, source: str) -> str:
+        """Bring what a complete file contains, under a name; the file may be a tier's own."""
+        new = BroughtFile(name, _digest_of(path), self._job, kept_s, source)
+        with _errors(path), path.open("rb") as file:
+            return self.bring(new, path.stat().st_size, iter(partial(file.read, _PIECE), b""))
 
 
 @contextmanager
@@ -181,7 +178,7 @@ def _write(path: Path, size: int, pieces: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def digest_of(path: Path) -> str:
+def _digest_of(path: Path) -> str:
     """The SHA-256 of a file. Raises DataError."""
     digest = hashlib.sha256()
     with _errors(path), path.open("rb") as file:
