@@ -142,6 +142,7 @@ class Candidates:
             preemptions=nothing,
             sound=np.ones(len(count), dtype=np.bool_),
             late=nothing,
+            slow_s=nothing,
             spread=nothing,
             most_usd=np.full(len(count), UNLIMITED_USD),
             sure_usd=np.full(len(count), UNLIMITED_USD),

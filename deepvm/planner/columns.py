@@ -132,7 +132,8 @@ class TrainingTable:
     preemptions: FloatArray
     sound: BoolArray
     late: FloatArray  # probability of missing the deadline
-    spread: FloatArray  # of the job's bill: a slow run at a bad time over a fast one at a good time
+    slow_s: FloatArray  # of the job: a slow run at a bad time
+    spread: FloatArray  # of its bill: that run over a fast one at a good time
     most_usd: IntArray  # highest price, micro-dollars/h with memory nodes, within the job's limits
     sure_usd: IntArray  # the same of a slow run at a bad time
     # share of the throughput that preemptions usually leave (deepvm.planner.recovery)

@@ -223,19 +223,21 @@ class Work:
         sd = _speed_sd(sizes)
         # As describe.py: a slow run at a bad time
         slow = np.exp(Z80 * sd) * sizes.kept / np.maximum(sizes.kept_bad, 1e-9)
-        sure = self._allowed_micro_usd(total_s, START_S + work_s * slow)
+        slow_s = START_S + work_s * slow
+        sure = self._allowed_micro_usd(total_s, slow_s)
         lost = np.where(
             np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0
         )
         with np.errstate(divide="ignore", invalid="ignore"):  # The ends of the bill
             low_s = START_S + work_s / np.exp(Z80 * sd) * (sizes.kept / sizes.kept_good)
-            spread = (START_S + work_s * slow) / low_s
+            spread = slow_s / low_s
         return replace(
             sizes,
             total_s=total_s,
             billed_s=total_s,
             preemptions=lost,
             late=self._late(total_s, sd),
+            slow_s=np.where(trains, slow_s, np.inf),
             spread=np.where(trains, spread, 0.0),
             most_usd=allowed,
             sure_usd=sure,

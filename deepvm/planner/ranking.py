@@ -21,7 +21,8 @@ than once in ten times come after those that do not, and so do plans that cost m
 budget if they are slow at a bad time; if all do, plans about as seldom late as the best one come
 first. Of those, plans that a warning of their own refutes come last: one without spot VMs is faster
 and cheaper at a bad time, or the bill may be more than three times as high at a bad time as at a
-good one. The gain of large gangs counts as at a bad time: ``counted_share``.
+good one, and a cheaper plan with a narrower bill is no slower then. The speed of large gangs counts
+little more than at a bad time: ``counted_share``.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ FASTER_WITH_TWO_THIRDS_PROBABILITY_SIGMA = 0.4307272992954576
 MAX_LATE_PROBABILITY = 0.1
 # Where all plans may miss the deadline: a difference in probability that does not matter.
 LATE_TOLERANCE = 0.05
-# The bill at a bad time, over that at a good one, from which on a plan comes first only if all have
-# such bills.
+# The bill at a bad time, over that at a good one, from which on a plan comes after a cheaper one
+# with a narrower bill that is no slower at a bad time.
 MAX_BILL_SPREAD = 3.0
 # Least log gain per log price of a next budget: 19 % more speed for twice the price.
 MIN_GAIN_PER_PRICE = 0.25
@@ -346,20 +347,26 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
 
 
 def _refuted(enumeration: Enumeration) -> BoolArray:
-    """Plans whose bill may be anything, or that one without spot VMs beats at a bad time.
+    """Plans that others beat at a bad time: wide bills, narrower ones; spot VMs, plans without any.
 
-    In speed and in price for the work; whatever that one costs, so that more money changes nothing.
+    Without spot VMs in speed and in price for the work; whatever that one costs, so that more money
+    changes nothing.
     """
     column = enumeration.column
     if any(block.scoring.blind for block in enumeration.blocks):
         return np.zeros(len(enumeration.price), dtype=np.bool_)
-    wild = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
+    wide = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
+    slow_s = column(lambda sizes: sizes.slow_s)
     speed = column(lambda sizes: sizes.throughput)
     bad = column(lambda sizes: sizes.throughput * sizes.kept_bad)
     spot = column(lambda sizes: sizes.spot) > 0
     price = enumeration.price
     in_time = column(lambda sizes: sizes.trusted & (sizes.late <= MAX_LATE_PROBABILITY))
-    steady = ~spot & in_time.astype(np.bool_) & (speed > 0)
+    in_time = in_time.astype(np.bool_) & (speed > 0)
+    in_time &= price <= column(lambda sizes: sizes.sure_usd)
+    steady = ~spot & in_time
+    # Plans are in the order of their prices
+    wild = wide & (np.minimum.accumulate(np.where(in_time & ~wide, slow_s, np.inf)) <= slow_s)
     law = any(law_of(curve) for block in enumeration.blocks for curve in block.sizes.curves)
     if not law or not steady.any():
         return wild

@@ -21,24 +21,36 @@ def refuted_at_a_bad_time(answer: Recommendations) -> bool:
     return any("faster and cheaper" in str(note) for note in bad_time_note(rows))
 
 
-def has_a_wild_bill(answer: Recommendations) -> bool:
-    outlook = answer[0].outlook
-    if outlook is None or outlook.costs_usd is None:
+def is_beaten_at_a_bad_time(answer: Recommendations) -> bool:
+    """Whether a row costs less, has a narrower bill, and is no slower at a bad time than a wide
+    first one.
+    """
+    rows = [r for r in answer if r.outlook is not None and r.outlook.costs_usd is not None]
+    bills = [(r, *r.outlook.costs_usd, float(r.usd_per_hour)) for r in rows]
+    if not bills or bills[0][0] is not answer[0]:
         return False
-    return outlook.costs_usd[1] > MAX_BILL_SPREAD * outlook.costs_usd[0] * (1 + 1e-9)
+    (first, good, bad, price), *others = bills
+    return bad > MAX_BILL_SPREAD * good * (1 + 1e-9) and any(
+        high <= MAX_BILL_SPREAD * low and its <= price and high / its < bad / price * (1 - 1e-9)
+        for r, low, high, its in others
+        if not r.refuted and r.outlook.late_probability in (None, 0.0)
+    )
 
 
 def test_no_first_plan_is_refuted_by_its_own_warning() -> None:
     """But where each plan in time and within what was measured is."""
-    refuted = passed_over = 0
+    refuted = passed_over = wide = 0
     for seed in range(400):
         shop = drawn(random.Random(f"refuted {seed}")) | {"architectures": (), "quotas": {}}
         answer = solve(catalog_of(shop), request_of(shop))
         if not answer:
             continue
         passed_over += answer.passed_over is not None
-        if refuted_at_a_bad_time(answer) or has_a_wild_bill(answer):
+        if refuted_at_a_bad_time(answer):
             assert answer[0].refuted
             refuted += 1
+        if is_beaten_at_a_bad_time(answer):
+            assert answer[0].refuted
+            wide += 1
         assert answer.passed_over is None or not answer[0].refuted
-    assert passed_over >= 3
+    assert passed_over >= 1

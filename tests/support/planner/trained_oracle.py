@@ -42,6 +42,7 @@ class Plan(NamedTuple):
     bad: float
     """The speed at a bad time."""
     spread: float
+    slow_s: float
     """The bill of a slow run at a bad time over that of a fast one at a good time."""
 
     @property
@@ -239,8 +240,8 @@ def _plan(
         1 + 1e-12
     ):
         return None
-    # Large gangs are ranked as at a bad time.
-    counted = max(bad, 1e-6) if bad * (1.25 + TIE) < left else left
+    # Large gangs are ranked little better than at a bad time.
+    counted = min(left, max(bad, 1e-6) * (1.25 + TIE))
     longer = left / counted
     z = left * speed / n * 10**6 * (spot / (spot_price or 1) + paid / (gpu["on_demand"] or 1))
     value = {
@@ -280,6 +281,7 @@ def _plan(
         speed,
         speed * bad,
         spread,
+        slow_s,
     )
 
 
@@ -326,7 +328,9 @@ def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = Tr
     Plans come in the order of :func:`ranked` among equals.
     """
     found = list(found)
-    steady = [p for p in found if p.band < 0 and p.trusted and p.late <= 0.1]
+    in_time = [p for p in found if p.trusted and p.late <= 0.1 and p.speed > 0]
+    steady = [p for p in in_time if p.band < 0]
+    narrow = [p for p in in_time if p.spread <= 3]
     left = sorted(
         (p for p in found if p.price <= budget),
         key=lambda p: (p.price, p.memory_count, p.architecture, p.gpu, p.count, p.memory),
@@ -337,17 +341,20 @@ def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = Tr
         choice = [p for p in choice if p.late <= 0.1] or [
             p for p in choice if p.late <= max(0.1, min(q.late for q in choice) + 0.05)
         ]
-        choice = [p for p in choice if not refuted(p, steady)] or choice
+        choice = [p for p in choice if not refuted(p, steady, narrow)] or choice
         first = _to_show(choice, _kept(choice))
         order.append(first)
         left = [p for p in left if (p.gpu != first.gpu if machines else p != first)]
     return order
 
 
-def refuted(plan: Plan, steady: list[Plan]) -> bool:
+def refuted(plan: Plan, steady: list[Plan], narrow: list[Plan]) -> bool:
     """By a warning of its own: what its bill may be, or what is better at a bad time."""
     much = 1.05 + TIE
-    return plan.spread > 3 or (
+    wild = plan.spread > 3 and any(
+        other.price <= plan.price and other.slow_s <= plan.slow_s for other in narrow
+    )
+    return wild or (
         plan.band >= 0
         and any(
             other.speed > much * plan.bad
