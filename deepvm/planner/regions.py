@@ -55,7 +55,7 @@ class NewAccount:
     """Why a new account may not rent the first plan, and what it may rent.
 
     ``plan``: the best of those compared. ``cloud``: where it is, or else which cloud has some, up
-    to ``usd_per_hour``.
+    to ``usd_per_hour``; empty: none is known.
     """
 
     reason: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,11 @@ def recommend(
     if isinstance(catalog, Catalog) or tables is not None:
         flags = replace(flags, tables="paper")
     opener = CatalogOpener(flags, say, say, lambda catalogs: None, lambda name: "")
-    opened = [catalog] if isinstance(catalog, Catalog) else opener.all()
+    opened: Sequence[Catalog]
+    if catalog is None or isinstance(catalog, str):
+        opened = opener.all()
+    else:
+        opened = [catalog]
     catalogs = [with_tables(each, tables) for each in opened]
     request = PlanRequest.parse(budget, opener.planned(catalogs[0]))
     return recommend_in(catalogs, request, simulate=simulate, say=say).answers[0]

@@ -11,6 +11,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.io.user_dirs import read_data
 from deepvm.planner.regions import AccountSource, Comparison, NewAccount, RankedPlan, cloud_name
 
+# A plan that is slower than this is no help, and neither is another cloud's one VM for many GPUs
+_MAX_TIMES_SLOWER = 20.0
+_GPUS_OF_A_VM = 8
+
 
 def new_account(found: Comparison) -> NewAccount | None:
     """Why a new account may not rent the first plan, and the best one that it may.
@@ -33,11 +37,14 @@ def new_account(found: Comparison) -> NewAccount | None:
         if not request.quotas_of(a.catalog)
         for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
         if lacks(r.cluster, a.catalog) == ""
+        and r.throughput * _MAX_TIMES_SLOWER >= answer.configurations[0].throughput
     )
     plan = next(plans, None)
-    other = next(name for name, about in limits.items() if "usd_per_hour" in about)
+    other = ""
     if plan is not None:
         other = cloud_name(plan.answer.catalog)
+    elif _gpus(answer.configurations[0].cluster) <= _GPUS_OF_A_VM and len(found.answers) == 1:
+        other = next(name for name, about in limits.items() if "usd_per_hour" in about)
     sources = tuple(
         AccountSource(name, **about)
         for name in dict.fromkeys((cloud, other))
@@ -45,7 +52,8 @@ def new_account(found: Comparison) -> NewAccount | None:
         for about in limits[name]["sources"]
     )
     reason = reason or "what a new account has is not documented"
-    return NewAccount(reason, plan, other, limits[other].get("usd_per_hour"), sources)
+    usd_per_hour = limits.get(other, {}).get("usd_per_hour")
+    return NewAccount(reason, plan, other, usd_per_hour, sources)
 
 
 def lacking(clouds: dict[str, Any], cluster: Cluster, catalog: Catalog) -> str | None:
@@ -56,8 +64,7 @@ def lacking(clouds: dict[str, Any], cluster: Cluster, catalog: Catalog) -> str |
     if cluster.usd_per_hour > limits.get("usd_per_hour", math.inf):
         return f"a new account may spend ${limits['usd_per_hour']}/h"
     groups = [group for group in cluster.groups if not group.instance.reserved]
-    gpus = sum(g.count * g.instance.gpu.count for g in groups if g.instance.gpu)
-    if gpus > limits.get("gpus", math.inf):
+    if _gpus(cluster) > limits.get("gpus", math.inf):
         return f"a new account has {limits['gpus']} GPUs"
     if "vcpus" not in limits:
         return ""
@@ -74,3 +81,8 @@ def lacking(clouds: dict[str, Any], cluster: Cluster, catalog: Catalog) -> str |
         elif vcpus > most:
             return f"a new account has {most} vCPUs of {family} ({market})"
     return None if unknown else ""
+
+
+def _gpus(cluster: Cluster) -> int:
+    groups = [group for group in cluster.groups if not group.instance.reserved]
+    return sum(g.count * g.instance.gpu.count for g in groups if g.instance.gpu)

@@ -155,7 +155,9 @@ class PlanView:
                 instead = f'"{NEW_ACCOUNT}", on {REGISTRY[account.cloud].title}, needs no grant'
             elif cluster.usd_per_hour > limit:
                 instead = f"up to ${limit:g}/h needs no grant: --cloud {account.cloud}"
-            parts += [f"{reason}{grant}", instead]
+            parts.append(f"{reason}{grant}")
+            if account.cloud:
+                parts.append(instead)
         elif parts:
             parts.append("you may have none")
         return "; ".join(parts)
