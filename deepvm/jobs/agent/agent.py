@@ -99,7 +99,7 @@ class Agent(TrainerRequests):
         )
         self._prepared = threading.Event()
         self._backups = Backups(None, around.folder)
-        self._outputs = self._kept_outputs({}, around.folder)
+        self._outputs = self._outputs_of({}, around.folder)
         # Since when trainers have ended whose last backups and outputs are under way
         self._ended_s: float | None = None
         # The exit code and last lines of trainers that have ended; None once it is reported
@@ -147,19 +147,15 @@ class Agent(TrainerRequests):
         report = partial(self._report_line, 0)
         preparation.set_up(spec["setup"], code, both, report)
         preparation.have_data(spec["data"], report)
-        self._outputs = self._kept_outputs(spec, code)
+        self._outputs = self._outputs_of(spec, code)
         self._trainers = Trainers(command, environ, self._report_line)
         preparation.loads_s = time.monotonic()
         self._trainers.warm_up()
         self._prepared.set()
 
-    def _kept_outputs(self, spec: JsonObject, code: Path) -> Outputs:
-        around = self._around
-
-        def report(facts: JsonDict) -> None:
-            self._reporter.add("outputs", **facts)
-
-        return Outputs(around.machine, around.beat_s, spec, code, report)
+    def _outputs_of(self, spec: JsonObject, code: Path) -> Outputs:
+        report = partial(self._reporter.add, "outputs")
+        return Outputs(self._around.machine, self._around.beat_s, spec, code, report)
 
     def _beats(self) -> None:
         while not self._over.is_set():

@@ -44,7 +44,7 @@ _IGNORED = frozenset(("__pycache__", ".git"))
 log = logging.getLogger("deepvm.agent")
 
 Stamp: TypeAlias = list[int]  # What differs where a file does: size, time, inode
-Report: TypeAlias = Callable[[JsonDict], object]
+Report: TypeAlias = Callable[..., object]
 
 
 class Outputs:
@@ -164,7 +164,7 @@ class Outputs:
         report = (facts, max((f.kept_s for f in files), default=0.0))
         if report != self._reported:
             self._reported = report
-            self._report(facts)
+            self._report(**facts)
         return not facts["why"]
 
     def _name(self, path: Path) -> str:

@@ -28,11 +28,14 @@ class Machine:
         self.code.mkdir(parents=True, exist_ok=True)
         self._outputs: Outputs | None = None
 
+    def _report(self, **facts: Any) -> None:
+        self.reports.append(facts)
+
     @property
     def outputs(self) -> Outputs:
         if self._outputs is None:
             spec = {"name": "job", "outputs": self.patterns, "outputs_to": self.tier}
-            self._outputs = Outputs("m1", 0.05, spec, self.code, self.reports.append)
+            self._outputs = Outputs("m1", 0.05, spec, self.code, self._report)
             self._outputs.trains(1, 0)
         return self._outputs
 
