@@ -91,6 +91,8 @@ class RequestError(DeepVMError, ValueError):
 class OptionMismatchError(RequestError):
     """A value that would do, but not with what else is given: the reason, and what to try."""
 
+    cure = ""
+
     def __init__(self, option: str, value: object, reason: str, cure: str = "") -> None:
         """``reason`` continues the name: ``does not fit resnet50, which trains on images``."""
         self.cure = cure

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from deepvm.planner.job_forecast import Work
 
 BUDGET_OR_LIMIT = (
-    "an amount in $/h, such as 3; or a --total-budget or a --deadline, with how much is trained"
+    "an amount in $/h, such as deepvm recommend 3; or a --total-budget or a --deadline, with how"
+    " much is trained"
 )
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
 

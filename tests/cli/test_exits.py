@@ -309,6 +309,6 @@ def test_a_missing_library_is_named_with_its_extra(
     assert (
         ended.returncode == 2
         and f"needs {library}" in ended.stderr
-        and f"deepvm[{extra}]" in ended.stderr
+        and f"'.[{extra}]'" in ended.stderr
     )
     assert "Traceback" not in ended.stderr

@@ -150,7 +150,10 @@ def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
         code, out, err = run(*words)
         assert (code, out) == (2, "") and err.rstrip().endswith(said)
     code, out, err = run("recommend")
-    assert (code, out) == (2, "") and "--pw: not given (expected an amount in $/h, such as 3" in err
+    assert (code, out) == (
+        2,
+        "",
+    ) and "--pw: not given (expected an amount in $/h, such as deepvm recommend 3" in err
     assert run(*said.partition("deepvm ")[2].split())[0] == 0
 
 

@@ -243,5 +243,5 @@ def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
             MpiEndpoint.parse(wrong)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     mpi_streams._made.cache_clear()
-    with pytest.raises(MissingExtraError, match=r"deepvm\[mpi\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[mpi\]'"):
         MpiEndpoint.parse("mpi://0")

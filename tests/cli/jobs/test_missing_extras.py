@@ -46,9 +46,7 @@ def test_run_names_the_extra_and_begins_nothing(
 ) -> None:
     (tmp_path / "job.yaml").write_text("name: x\ntrain: 'true'\nmachines: {type: g4dn.xlarge}\n")
     done = without((library,), "run", str(tmp_path / "job.yaml"), *more, home=tmp_path / "home")
-    assert (
-        done.returncode == 2 and f"needs {library}" in done.stderr and "deepvm[run]" in done.stderr
-    )
+    assert done.returncode == 2 and f"needs {library}" in done.stderr and "'.[run]'" in done.stderr
     assert not list((tmp_path / "home").rglob("x"))
 
 
@@ -57,9 +55,7 @@ def test_run_names_the_extra_and_begins_nothing(
 )
 def test_what_reads_the_history_names_the_extra(command: list[str], tmp_path: Path) -> None:
     done = without(("sqlalchemy",), *command, home=tmp_path)
-    assert (
-        done.returncode == 2 and "needs sqlalchemy" in done.stderr and "deepvm[run]" in done.stderr
-    )
+    assert done.returncode == 2 and "needs sqlalchemy" in done.stderr and "'.[run]'" in done.stderr
 
 
 def test_a_history_in_postgresql_names_its_extra(
@@ -67,7 +63,7 @@ def test_a_history_in_postgresql_names_its_extra(
 ) -> None:
     monkeypatch.setenv("DEEPVM_HISTORY", "postgresql://127.0.0.1:9/none")
     done = without(("psycopg", "psycopg2"), "jobs", "ls", home=tmp_path)
-    assert done.returncode == 2 and "deepvm[postgres]" in done.stderr, done.stderr
+    assert done.returncode == 2 and "'.[postgres]'" in done.stderr, done.stderr
 
 
 BEYOND_TYPER = (

@@ -49,8 +49,18 @@ def test_the_default_of_gcp_is_known_and_that_of_azure_is_not(run: Run) -> None:
 
 
 def test_a_cloud_without_grants_has_a_limit_too(run: Run) -> None:
-    plan = ("--pw", "300", "--model", "llama-70b")
-    assert "up to $80/h needs no grant: --cloud runpod" in answer(run, *plan)[1]
+    model = ("--model", "llama-70b", "--method", "lora", "--max-nodes", "1")
+    dear = ("--pw", "150", "--architecture", "on-demand", "--instance-type", "p6-b200*")
+    assert "up to $80/h needs no grant" in answer(run, *dear, *model)[1]
+    assert "; no grant needed: --cloud runpod" in answer(run, "--pw", "60", *model)[1]
+
+
+def test_one_vm_of_another_cloud_is_no_way_out_for_many_gpus(run: Run) -> None:
+    """Nor is a plan that would take years."""
+    sharded = ("--model", "llama-70b", "--method", "fsdp", "--tokens", "10B")
+    assert "runpod" not in answer(run, "--pw", "300", *sharded)[1]
+    document, text = answer(run, "--pw", "30", "--cloud", "all", *sharded)
+    assert document["configuration"] is None and "needs no grant" not in text
 
 
 def test_a_file_of_an_unknown_cloud_is_not_called_aws(run: Run, tmp_path: Path) -> None:

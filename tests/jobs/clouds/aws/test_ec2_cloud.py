@@ -94,7 +94,7 @@ def test_an_on_demand_machine_that_aws_does_not_start_names_the_limit(
 ) -> None:
     start = Start("job", "m1", secret_of(SECRET, "m1"), "http://127.0.0.1:9", most_usd_per_hour=0.5)
     ec2.full[TYPE, "*"] = ""
-    with pytest.raises(RefusedError, match=r"budget.max_price.*0.5 \$/h"):
+    with pytest.raises(RefusedError, match=r"budget.max_price.*\$0.5/h"):
         cloud.request(MachineRecord("m1", replace(ZONE, market="on-demand"), time.time()), start)
 
 
