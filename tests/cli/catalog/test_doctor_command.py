@@ -92,6 +92,16 @@ def test_the_policy_is_printed_and_nothing_is_asked(
     assert not [a for a in actions if not re.search(r":(Describe|Get)", a)]
 
 
+def test_a_policy_is_for_a_bucket_and_not_for_a_path(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_AWS_BUCKET", "s3://mine/")
+    assert "arn:aws:s3:::mine" in run("--iam", "--for", "run")[1]
+    monkeypatch.setenv("DEEPVM_AWS_BUCKET", "s3://mine/x")
+    code, out, err = run("--iam", "--for", "run")
+    assert (code, out) == (2, "") and "DEEPVM_AWS_BUCKET: 'mine/x'" in err
+
+
 @pytest.mark.system
 def test_exit_codes_follow_the_checks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What AWS says is simulated here.

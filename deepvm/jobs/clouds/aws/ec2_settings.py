@@ -56,10 +56,13 @@ class Ec2Settings:
         if not port.isdigit() or int(port) > 65_535:
             raise RequestError(_PORT, port, "a port, from 1 to 65535")
         named = {f.name: os.environ.get(PREFIX + f.name.upper(), "").strip() for f in fields(cls)}
+        bucket = named["bucket"].removeprefix("s3://").rstrip("/")
+        if "/" in bucket:
+            raise RequestError("DEEPVM_AWS_BUCKET", bucket, "the name of a bucket, without a path")
         given: dict[str, Any] = {name: value for name, value in named.items() if value}
         given |= {
             "region": AwsCloud().own_region("").name,  # prices are of this region, too
-            "bucket": named["bucket"].removeprefix("s3://").strip("/"),
+            "bucket": bucket,
             "subnets": tuple(named["subnets"].replace(",", " ").split()),
             "controller_host": os.environ.get(_HOST, "").strip(),
             "controller_port": int(port),
