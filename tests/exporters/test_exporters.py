@@ -214,7 +214,7 @@ def test_options_that_an_engine_does_not_use_are_refused(engine: str) -> None:
     for name in ALL_OPTIONS.keys() - options_of(engine):
         with pytest.raises(RequestError) as caught:
             render(tiering(), engine, options(name))
-        assert caught.value.option == name and f"--to {engine} only --" in str(caught.value)
+        assert caught.value.option == name and f"--to {engine}, which takes --" in str(caught.value)
 
 
 WHEEL = OwnPackage("", "/home/me/deepvm", "deepvm-0.1.0-py3-none-any.whl", b"a wheel")

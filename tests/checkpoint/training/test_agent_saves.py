@@ -520,6 +520,7 @@ def test_tiers_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         saver.save(block=True)
     assert contents(tmp_path / "a") and contents(tmp_path / "b")
     monkeypatch.delenv("DEEPVM_TIERS")
+    monkeypatch.setenv("DEEPVM_AGENT", str(tmp_path))
     with pytest.raises(RequestError, match="DEEPVM_TIERS"):
         Checkpointer(model=model, optimizer=Fill(model.parameters()))
 

@@ -196,6 +196,7 @@ def test_another_cloud_needs_a_public_catalog_that_answers(
         assert "credentials" not in found and json.loads(out)["regions"] == []
 
 
+@pytest.mark.system
 def test_a_cloud_whose_catalogs_are_off_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "none")
     monkeypatch.setenv("DEEPVM_GPUHUNT_URL", "none")

@@ -253,8 +253,8 @@ USAGE = [
     ),
     (["recommend", "--pw", "3", "--top", "0"], "a whole number from 1 to 100"),
     (["recommend", "--pw", "3", "--max-nodes", "1000000"], "from 1 to 4096"),
-    (["recommend", "--pw", "3", "--objective", "fast"], "'throughput'"),
-    (["recommend", "--pw", "3", "--policy", "best"], "'deepvm'"),
+    (["recommend", "--pw", "3", "--objective", "fast"], "throughput, flopp"),
+    (["recommend", "--pw", "3", "--policy", "best"], "deepvm, noscale"),
     (
         ["recommend", "--pw", "3", "--architecture", "flat"],
         "single-anchor or spot-storage or tiering",

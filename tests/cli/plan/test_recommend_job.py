@@ -115,7 +115,7 @@ def test_a_model_is_simulated_as_it_is_counted(run: Run) -> None:
         in run(*words, "--simulate", "20", "--why")[1]
     )
     code, _, err = run(*ask, "--save-policy", "young")
-    assert code == 2 and "none with a model" in err
+    assert code == 2 and "--save-policy does not go with a model" in err
 
 
 def test_a_sweep_of_a_model_is_simulated_and_names_its_unit(run: Run) -> None:
@@ -380,7 +380,7 @@ def test_without_a_job_nothing_is_expected(run: Run) -> None:
 
 def test_wrong_use(run: Run) -> None:
     for words, code, named in [
-        (["--simulate", "10"], 2, "--simulate: '10'"),
+        (["--simulate", "10"], 2, "--simulate needs --job"),
         (["--work", "10", "--simulate", "none"], 2, "--simulate: 'none'"),
         (["--work", "10", "--simulate", "0"], 2, "--simulate: '0'"),
         (["--work", "-1"], 2, "--work: '-1' (expected hours above 0"),

@@ -414,7 +414,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],
             2,
-            "--policy: 'daly' (expected no",
+            "--policy does not go with --compare",
         ),
         (
             ["--job", "half.yaml", "--deadline", "9h"],

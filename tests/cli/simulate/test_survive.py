@@ -302,7 +302,7 @@ def test_recommend_says_what_comes_first_by_public_traces(
     code, out, err = run(*words)
     assert code == 0, err
     said = re.search(
-        r"all types live ([\d.]+)% shorter, (.*?) comes first \(([\d.]+) (h|d), ([\d.]+) \$\)",
+        r"all types live ([\d.]+)% shorter, (.*?) comes first \(([\d.]+) (h|d), \$([\d.]+)\)",
         " ".join(out.split()),
     )
     assert said is not None and said[2].startswith(first)

@@ -69,7 +69,7 @@ def test_checkpointing_keeps_less() -> None:
 
 
 def test_images_have_no_sequence() -> None:
-    with pytest.raises(RequestError, match="no sequence length"):
+    with pytest.raises(RequestError, match="samples have no length"):
         find_model("resnet50").with_sequence(128)
     assert find_model("bert-large").with_sequence(128).units_per_sample == 1
 

@@ -241,7 +241,7 @@ def _plan(
     ):
         return None
     # Large gangs are ranked little better than at a bad time.
-    counted = min(left, max(bad, 1e-6) * (1.25 + TIE))
+    counted = min(left, max(bad, 1e-6) * 1.1)
     longer = left / counted
     z = left * speed / n * 10**6 * (spot / (spot_price or 1) + paid / (gpu["on_demand"] or 1))
     value = {
