@@ -198,6 +198,7 @@ class TestRing:
         )
     )
     # Two rings fit nearly as well, one without a cost per byte.
+    @example(points=[(2.0, 13.0), (3.0, 22.0), (6.0, 36.0), (28.0, 1.0), (34.0, 3.0), (43.0, 3.0)])
     @example(points=[(2.0, 9.0), (13.0, 1.3125), (19.0, 3.0), (24.0, 4.0), (34.0, 2.0)])
     def test_no_bounded_optimiser_finds_better_costs(
         self, points: list[tuple[float, float]]
