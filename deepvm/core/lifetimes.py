@@ -77,6 +77,8 @@ class ClusterRisk:
 
 
 SHORT_LIFE_S = 4 * 3600.0  # Of a spot VM with GPUs at a busy time, by public traces
+# Most that the usual speed of a plan counts above its speed at such a time
+MAX_OVER_BAD_TIME = 1.1
 FEWEST = 3
 
 

@@ -41,7 +41,7 @@ from deepvm.core.cluster.speedup import STEP_TIME
 from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, law_of
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import MAX_GAIN_IN_DOUBT, TIE, Choice, Enumeration
+from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
@@ -55,6 +55,8 @@ VALUE_TOLERANCE = 1.01 + TIE
 MIN_WORTHWHILE_GAIN = 1.05 + TIE
 # A smaller gain is worth this many times its share in price or time: 5 % speed for 50 % price
 MAX_PRICE_PER_GAIN = 10.0
+# Most that uncertainty may cost: a plan may come before one that is up to so many times as fast
+MAX_GAIN_IN_DOUBT = 1.25 + TIE
 # Standard deviations that a plan must be ahead to be the faster one in two cases of three
 FASTER_WITH_TWO_THIRDS_PROBABILITY_SIGMA = 0.4307272992954576
 # How often a plan may miss the deadline before one that hardly does comes first.

@@ -3,8 +3,8 @@
 **Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
 months; GPU machines that were held on spot markets lived for hours in public traces (half of one
 fleet less than 3 h 59 min). Which of the two applies is unknown, so the life is a range
-between them, and plans are ranked by its geometric mean, or as at a bad time where that costs them
-much (:func:`deepvm.planner.search.enumeration.counted_share`).
+between them, and plans are ranked by its geometric mean, or by a tenth more than at a bad time
+where that costs them much (:func:`deepvm.planner.search.enumeration.counted_share`).
 
 **Saving.** A version is copied to host memory, which stalls training, and sent to where the
 architecture keeps it while training continues. Sharded state is sent by all VMs at once, else one

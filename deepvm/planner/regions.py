@@ -15,10 +15,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.extras import COSTS
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.describe import by_memory_nodes
-from deepvm.planner.ranking import Plans, band_of, distance, doubt_of
+from deepvm.planner.ranking import MAX_GAIN_IN_DOUBT, Plans, band_of, distance, doubt_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.enumeration import MAX_GAIN_IN_DOUBT, counted_share, tie_floor
+from deepvm.planner.search.enumeration import counted_share, tie_floor
 
 _MAX_BUDGET_FACTOR = Decimal("1.1")
 

@@ -118,9 +118,9 @@ def job_start(job: JobFile, file: Path) -> JobStart:
             rented = taken_of(job, hosts)
             simulated = hosts.reach.local
         each = processes_of(job.processes_per_machine, gpus_of(rented.type, hosts))
-    seen = script.unknown or script.asks_for_ranks
+    may_need_ranks = script.unknown or script.asks_for_ranks
     given = job.independent_processes or "processes_per_machine" in job.model_fields_set
-    one_copy = each > 1 and not seen and not given
+    one_copy = each > 1 and not may_need_ranks and not given
     if one_copy:
         each = 1
         job = changed(job, processes_per_machine=each)

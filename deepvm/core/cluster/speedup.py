@@ -116,8 +116,7 @@ class RingSpeedup(SpeedupCurve):
         # n/S(n) - 1 is linear in both costs. There may be a best ring on an axis and another off
         # it, so the search also starts from both axes, and from far out on the first one.
         linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        axes = np.diag(np.maximum(linear, 0.1))
-        starts = [linear, *axes, linear + 0.1, np.array([10.0, 0.001])]
+        starts = [linear, *np.diag(np.maximum(linear, 0.1)), linear + 0.1, np.array([10.0, 0.001])]
         fits = [
             least_squares(
                 error, start, slope, (0, np.inf), "dogbox", ftol=1e-15, xtol=1e-15, gtol=1e-15

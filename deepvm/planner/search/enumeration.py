@@ -22,6 +22,7 @@ import numpy.typing as npt
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.lifetimes import MAX_OVER_BAD_TIME
 from deepvm.planner.columns import (
     Architecture,
     BoolArray,
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 256
 Array: TypeAlias = npt.NDArray[Any]
 TIE = 1e-9  # relative difference up to which values are equal
-# Most that uncertainty may cost: a plan may come before one that is up to so many times as fast
-MAX_GAIN_IN_DOUBT = 1.25 + TIE
-# Most that the usual speed of a plan counts above its speed at a bad time
-_MAX_OVER_BAD_TIME = 1.1
 _LEAST_SHARE = 1e-6  # of gangs that never end at a bad time, so that their values are finite
 
 
@@ -83,7 +80,7 @@ def counted_share(kept: FloatArray | float, kept_bad: FloatArray | float) -> Flo
     The usual one, and at most a tenth more than at a bad time: large gangs of spot VMs are ranked
     among one another as at a bad time.
     """
-    return np.minimum(kept, np.maximum(kept_bad, _LEAST_SHARE) * _MAX_OVER_BAD_TIME)
+    return np.minimum(kept, np.maximum(kept_bad, _LEAST_SHARE) * MAX_OVER_BAD_TIME)
 
 
 def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
