@@ -135,10 +135,25 @@ def test_a_bill_of_google_by_hand() -> None:
     rates = rates_of("gcp", "us-central1")
     assert rates is not None
     vms = RentedVms(40, 0, Decimal(10), hours=73)
-    found = {i.name: i for i in bill_of(vms, rates, Extras.parse(egress="2048GB", nat=True)).items}
+    bill = bill_of(vms, rates, Extras.parse(egress="2048GB", nat=True))
+    found = {i.name: i for i in bill.items}
     assert found["nat"].usd_per_hour == Decimal("0.0498")  # 32 x 0.0014 + 0.005
     assert found["nat"].usd_once == Decimal("92.16")  # 2048 x 0.045
     assert found["egress"].usd_once == Decimal("235.52")  # 1024 x 0.12 + 1024 x 0.11
+    unknown = Extras.parse(nat=True, exclude_cost="egress")
+    assert "nat" not in bill_of(vms, rates, unknown).doubtful  # Google's own page
+
+
+def test_a_rate_without_a_good_source_is_named_as_not_counted() -> None:
+    for cloud in ("gcp", "azure"):
+        rates = rates_of(cloud)
+        assert rates is not None and rates.address is None
+        (addresses,) = (
+            part
+            for part in bill_of(RentedVms(1, 0, Decimal(1)), rates, Extras()).not_counted
+            if part.name == "addresses"
+        )
+        assert addresses.unknown and addresses.why == f"no rate is known for {cloud}"
 
 
 def test_the_market_of_a_cloud_knows_its_rates_and_every_recommendation_has_a_bill() -> None:
