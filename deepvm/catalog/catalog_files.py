@@ -12,6 +12,7 @@ import numpy as np
 from deepvm.catalog.serialization import AS_SHOWN, build_curve, build_saturation, document_of
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 from deepvm.documents.declared import properties
@@ -63,7 +64,7 @@ def load_csv(text: str) -> Tree:
     """Read CSV as the document of a catalog, not validated yet. Raises FileSyntaxError."""
     table = load_table(text)
     instances: Any = []
-    document: dict[str, Any] = {"instances": instances}
+    document: JsonDict = {"instances": instances}
     lines: dict[KeyPath, int] = {}
     issues = table.issues
     for line, key, value in table.above:
@@ -99,8 +100,8 @@ def load_csv(text: str) -> Tree:
     return Tree(document, lambda: lines, label, issues)
 
 
-def _instance(row: Mapping[str, str]) -> dict[str, Any]:
-    instance: dict[str, Any] = {}
+def _instance(row: Mapping[str, str]) -> JsonDict:
+    instance: JsonDict = {}
     for column, cell in row.items():
         if cell:
             *parent, name = COLUMNS[column]
@@ -137,7 +138,7 @@ def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
     return out.getvalue(), _left_out(document)
 
 
-def _cells(instance: dict[str, Any]) -> list[str]:
+def _cells(instance: JsonDict) -> list[str]:
     general = {c["kind"]: c for c in instance.get("speedups", ()) if c.get("workload") is None}
     return [_cell({**instance, **general}, path) for path in COLUMNS.values()]
 
@@ -154,7 +155,7 @@ def _cell(value: Any, path: Sequence[str]) -> str:
     return str(value)
 
 
-def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
+def _left_out(document: JsonDict) -> tuple[str, ...]:
     lost: dict[str, list[str]] = defaultdict(list)
     for instance in document["instances"]:
         parts = {instance["instance_type"]: instance}
@@ -173,7 +174,7 @@ def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"CSV cannot hold {part}: {listed(names)}" for part, names in lost.items())
 
 
-def _catalog_rules(document: Mapping[str, Any]) -> Rules:
+def _catalog_rules(document: JsonObject) -> Rules:
     if document["n_sat"] is not None:
         try:
             build_saturation(document["n_sat"])
@@ -189,7 +190,7 @@ def _catalog_rules(document: Mapping[str, Any]) -> Rules:
         yield from _instance_rules(("instances", row), instance)
 
 
-def _instance_rules(path: KeyPath, instance: Mapping[str, Any]) -> Rules:
+def _instance_rules(path: KeyPath, instance: JsonObject) -> Rules:
     spot = instance["spot_usd_per_hour"]
     if instance["on_demand_usd_per_hour"] is None and spot is None:
         message = "no price (expected on_demand_usd_per_hour or spot_usd_per_hour, or both)"
@@ -213,7 +214,7 @@ def _instance_rules(path: KeyPath, instance: Mapping[str, Any]) -> Rules:
             yield (*path, "speedups", row, error.option), f"expected {error.allowed}"
 
 
-def _quota_rules(document: Mapping[str, Any]) -> Rules:
+def _quota_rules(document: JsonObject) -> Rules:
     rows = document["quotas"]
     for row, _ in repeats((quota["family"], quota["market"]) for quota in rows):
         yield ("quotas", row), "expected one limit of each family and market"

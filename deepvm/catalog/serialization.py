@@ -12,6 +12,7 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def build_instance(raw: Document) -> InstanceType:
 
 def build_curve(raw: Document) -> SpeedupCurve:
     """Build a speed-up curve from an object of ``speedups``."""
-    about: dict[str, Any] = {}
+    about: JsonDict = {}
     for name, value in raw.items():
         if isinstance(value, Mapping):
             about[name] = RingSpeedup(float(value["c"]), float(value["l"]))
@@ -102,7 +103,7 @@ def build_quotas(rows: Iterable[Document], cloud: "Cloud" = DEFAULT_CLOUD) -> tu
     return tuple(quotas)
 
 
-def document_of(catalog: Catalog) -> dict[str, Any]:
+def document_of(catalog: Catalog) -> JsonDict:
     """The document of a catalog, from which :func:`build_catalog` builds an equal one."""
     # Prices become JSON numbers whose shortest decimal form is the exact price.
     as_of = catalog.provenance.prices_as_of
@@ -129,8 +130,8 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def _instance_document(instance: InstanceType) -> dict[str, Any]:
-    document: dict[str, Any] = {"instance_type": instance.name}
+def _instance_document(instance: InstanceType) -> JsonDict:
+    document: JsonDict = {"instance_type": instance.name}
     document |= {name: _plain(getattr(instance, name)) for name in _ALWAYS}
     if instance.gpu is not None:
         document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
@@ -148,7 +149,7 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     return document
 
 
-def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
+def _curve_document(curve: SpeedupCurve) -> JsonDict:
     if curve.kind not in _CURVES:
         raise RequestError(
             "speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}"
@@ -159,7 +160,7 @@ def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
     return {"kind": curve.kind, **_filled(curve, *names)}
 
 
-def _filled(record: object, *names: str) -> dict[str, Any]:
+def _filled(record: object, *names: str) -> JsonDict:
     values = {name: _plain(getattr(record, name)) for name in names}
     return {name: value for name, value in values.items() if value not in (None, "")}
 

@@ -15,7 +15,7 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.documents.formats.json import format_document
 from deepvm.errors import CatalogNotFoundError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.io.safe_read import read_text
+from deepvm.io.safe_read import StrPath, read_text
 from deepvm.io.user_dirs import data_folder
 
 DEFAULT_CATALOG = "aws"
@@ -30,7 +30,7 @@ def embedded_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in files if not p.name.endswith(".schema.json")))
 
 
-def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Any) -> Catalog:
+def load_catalog(name_or_path: StrPath = DEFAULT_CATALOG, **market: Any) -> Catalog:
     """Load AWS's market, an embedded catalog, or a file that ends in ``.json`` or ``.csv``.
 
     Args:
@@ -119,7 +119,7 @@ def every_type() -> Catalog:
     return Catalog("all that come with deepvm", tuple(types.values()))
 
 
-def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
+def load_quotas(path: StrPath) -> tuple[Quota, ...]:
     """Load limits from a JSON file. Raises CatalogFormatError."""
     from deepvm.catalog.catalog_files import QUOTAS
 
@@ -135,7 +135,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
     return format_document(document_of(catalog)), ()
 
 
-def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
+def save_catalog(catalog: Catalog, path: StrPath) -> tuple[str, ...]:
     """Write a ``.json`` or ``.csv``, whole or not at all; returns what its format cannot hold."""
     file = Path(path)
     ending = file.suffix.lower()

@@ -65,6 +65,7 @@ from deepvm.checkpoint.training.ranks import shards
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 from deepvm.io.atomic_write import discard, hidden_path, sync
 from deepvm.io.failpoints import point
+from deepvm.io.safe_read import StrPath
 
 METADATA = ".metadata"
 DATA_NAME = "__{}_{}.distcp"
@@ -240,13 +241,11 @@ class DeepVMWriter(StorageWriter):
     reused: wait for an ``async_save`` to finish before the next save with the same writer.
     """
 
-    def __new__(
-        cls, path: str | os.PathLike[str] = "", *, direct: bool = True, job: str = ""
-    ) -> "DeepVMWriter":
+    def __new__(cls, path: StrPath = "", *, direct: bool = True, job: str = "") -> "DeepVMWriter":
         # Without a path, let pickle fill in the state
         return super().__new__(TierWriter if cls is DeepVMWriter and "://" in str(path) else cls)
 
-    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
+    def __init__(self, path: StrPath, *, direct: bool = True, job: str = "") -> None:
         """``direct``: write past the page cache (O_DIRECT). Raises RequestError: for tiers only."""
         _refuse_options_of_tiers(type(self), path, job)
         self._path = Path(path)
@@ -254,7 +253,7 @@ class DeepVMWriter(StorageWriter):
         self._save_id = ""
         self._memory: mmap.mmap | None = None
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: StrPath | None = None) -> None:
         if checkpoint_id:
             self._path = Path(checkpoint_id)
 
@@ -363,7 +362,7 @@ class DeepVMWriter(StorageWriter):
         return StorageMeta(checkpoint_id=str(self._path), save_id=self._save_id)
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: StrPath) -> bool:
         return "://" not in str(checkpoint_id)
 
     def _place(self, target: Path, data: memoryview, final: Any, prefix: str) -> None:
@@ -381,7 +380,7 @@ class DeepVMWriter(StorageWriter):
 class TierWriter(DeepVMWriter):
     """Sends each checkpoint to a tier."""
 
-    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
+    def __init__(self, path: StrPath, *, direct: bool = True, job: str = "") -> None:
         super().__init__(".", direct=direct)
         self._url = str(path)
         self._job, self._named = name_of(job, "job")  # readers are other scripts
@@ -390,7 +389,7 @@ class TierWriter(DeepVMWriter):
         self._version: int | None = None
         self._sending: _Sending | None = None
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: StrPath | None = None) -> None:
         self._version = _number_of(checkpoint_id)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -578,17 +577,17 @@ class DeepVMReader(FileSystemReader):
     A subclass reads from folders only.
     """
 
-    def __new__(cls, path: str | os.PathLike[str] = "", *, job: str = "") -> "DeepVMReader":
+    def __new__(cls, path: StrPath = "", *, job: str = "") -> "DeepVMReader":
         return super().__new__(TierReader if cls is DeepVMReader and "://" in str(path) else cls)
 
-    def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
+    def __init__(self, path: StrPath, *, job: str = "") -> None:
         """Raises RequestError: for tiers only."""
         _refuse_options_of_tiers(type(self), path, job)
         super().__init__(path)
         self._crcs: Mapping[tuple[str, int, int], int] = {}
         self._metadata: Metadata | None = None
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: StrPath | None = None) -> None:
         super().reset(checkpoint_id)
         self._crcs = {}
         self._metadata = None
@@ -667,7 +666,7 @@ def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
 class TierReader(DeepVMReader):
     """Reads the version ``checkpoint_id``, or the newest that is undamaged, from a tier."""
 
-    def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
+    def __init__(self, path: StrPath, *, job: str = "") -> None:
         super().__init__(".")
         self._url = str(path)
         self._job = name_of(job, "job")[0]
@@ -676,7 +675,7 @@ class TierReader(DeepVMReader):
         self._save_id = ""
         self._data: list[torch.Tensor] = []
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: StrPath | None = None) -> None:
         self._version = _number_of(checkpoint_id)
         self._crcs = {}
         self._metadata = None

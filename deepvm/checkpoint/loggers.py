@@ -3,9 +3,10 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
+
+from deepvm.core.json_types import JsonObject
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_WAITING = 10_000
@@ -19,7 +20,7 @@ class EventLogger(Protocol):
     ``restored`` and ``closed``.
     """
 
-    def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
+    def __call__(self, event: str, facts: JsonObject, /) -> None:
         """``facts`` has ``time``, ``job``, ``rank``, usually ``version``."""
 
 
@@ -36,7 +37,7 @@ class TensorBoard:
         self._prefix = prefix
         self._counts = Counter[str]()
 
-    def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
+    def __call__(self, event: str, facts: JsonObject, /) -> None:
         step = facts.get("version")
         if event in ("skipped", "failed"):
             self._counts[event] += 1
@@ -53,13 +54,13 @@ class Delivery:
         self._logger = logger
         self._name = getattr(logger, "__name__", type(logger).__name__)
         # Not a Queue: a handler that interrupts its put would wait for the lock for ever.
-        self._queue: SimpleQueue[tuple[str, Mapping[str, Any]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[str, JsonObject] | None] = SimpleQueue()
         self._lost = 0
         self._broken = False
         self._thread = threading.Thread(target=self._deliver, name="deepvm-logger", daemon=True)
         self._thread.start()
 
-    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+    def __call__(self, event: str, facts: JsonObject) -> None:
         if self._broken or self._queue.qsize() >= _MOST_WAITING:
             self._lost += 1
             return

@@ -8,6 +8,7 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import format_time, utc_text
 from deepvm.documents.declared import FIRST, Schema, may_be_null, properties, without_null
 
@@ -83,7 +84,7 @@ def percent(change: Any) -> float | None:
     return float(round(change.percent, 4))
 
 
-def _offer(instance: Any, usd_per_hour: Any) -> dict[str, Any] | None:
+def _offer(instance: Any, usd_per_hour: Any) -> JsonDict | None:
     if usd_per_hour is None:  # not sold in that market
         return None
     return {"instance_type": instance.name, "usd_per_hour": usd_per_hour}
@@ -155,7 +156,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
 _PLAIN = {"boolean": bool, "integer": int, "number": float, "string": str}
 
 
-def document_of(kind: str, item: Any) -> dict[str, Any]:
+def document_of(kind: str, item: Any) -> JsonDict:
     """The document of a kind, such as ``simulation.Survive``, with the values of ``item``."""
     # Numbers become float where the type is number, enums their values, dates ISO 8601. Where the
     # type allows null, "" and numbers that are not finite become null. A list of a mapping is one

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.io.user_dirs import read_data
 
 Schema = Mapping[str, Any]
@@ -105,7 +106,7 @@ _LIMITS = {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
 
 def json_schema(
     kind: str, name: str, title: str, *, required: Sequence[str] | None = None, more: bool = False
-) -> dict[str, Any]:
+) -> JsonDict:
     """The schema of a document, of the ``kind`` that is declared."""
     writer = _Writer(more)
     if "properties" in declared(kind):
@@ -125,9 +126,9 @@ def json_schema(
 class _Writer:
     def __init__(self, more: bool) -> None:
         self.more = more
-        self.definitions: dict[str, dict[str, Any]] = {}
+        self.definitions: dict[str, JsonDict] = {}
 
-    def object_of(self, kind: str) -> dict[str, Any]:
+    def object_of(self, kind: str) -> JsonDict:
         every = properties(kind)
         schemas = {key: schema for key, schema in every.items() if "hidden" not in schema}
         return {
@@ -138,7 +139,7 @@ class _Writer:
             "additionalProperties": self.more,
         }
 
-    def standard(self, schema: Schema) -> dict[str, Any]:
+    def standard(self, schema: Schema) -> JsonDict:
         words = {word: value for word, value in schema.items() if word not in _OURS | _LIMITS}
         if "$ref" in words:
             kind = words["$ref"]

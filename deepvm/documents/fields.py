@@ -20,6 +20,7 @@ from pydantic import (
     ValidationError,
 )
 
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import MOST_SECONDS, parse_seconds, parse_time
 
 MAX_USD = 100_000
@@ -149,7 +150,7 @@ FORMATS: dict[str, Any] = {
     "number": Annotated[Number, BeforeValidator(_no_text)],
     "string": str,
     "boolean": StrictBool,
-    "object": dict[str, Any],
+    "object": JsonDict,
     "null": None,
     "any": Any,
     "not_finite": float,
@@ -196,7 +197,7 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, defer_build=True)
 
 
-def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
+def schema_of(model: type[BaseModel], name: str) -> JsonDict:
     """The JSON Schema (draft 2020-12) of a file, units and ranges in the descriptions."""
     text = json.dumps(model.model_json_schema())
     # Where a field may be null, pydantic writes ranges by its own words.

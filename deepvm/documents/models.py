@@ -16,12 +16,13 @@ Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Sch
 default, an object may have the default ``{}``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import BaseModel, Field, create_model
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.documents import fields
 from deepvm.documents.declared import Schema, declared, may_be_null, without_null
 from deepvm.documents.reader import Rules
@@ -69,12 +70,12 @@ def model_of(name: str) -> type[BaseModel]:
     return model
 
 
-def by_values(rules: Callable[[Mapping[str, Any]], Rules]) -> Callable[[BaseModel], Rules]:
+def by_values(rules: Callable[[JsonObject], Rules]) -> Callable[[BaseModel], Rules]:
     """Rules of a :class:`FileFormat` that read a document as plain data."""
     return lambda document: rules(document.model_dump())
 
 
-def _options(schema: Schema) -> dict[str, Any]:
+def _options(schema: Schema) -> JsonDict:
     return {_OPTIONS[word]: schema[word] for word in schema if word in _OPTIONS}
 
 

@@ -24,6 +24,7 @@ from deepvm.documents.tree import (
     shown,
 )
 from deepvm.errors import CatalogFormatError, Issue
+from deepvm.io.safe_read import StrPath
 
 MAX_ISSUES = 1000
 # Errors of pydantic about ``kind``, by which members of a union differ
@@ -141,22 +142,22 @@ class FileFormat(Generic[Model]):
     error: FileError = CatalogFormatError
     others: Mapping[str, str] = field(default_factory=dict)  # By a key: the file that has it
 
-    def read(self, path: str | os.PathLike[str]) -> Model:
+    def read(self, path: StrPath) -> Model:
         """Read a file; raises ``error`` or, if it is not readable text, CatalogFormatError."""
         return self.parse(read_file(Path(path), self.expected), path)
 
-    def read_plain(self, path: str | os.PathLike[str]) -> Any:
+    def read_plain(self, path: StrPath) -> Any:
         tree = self.tree(read_file(Path(path), self.expected), path)
         self.validated(tree, path)
         return tree.value
 
-    def parse(self, text: str, name: str | os.PathLike[str]) -> Model:
+    def parse(self, text: str, name: StrPath) -> Model:
         return self.validated(self.tree(text, name), name)
 
-    def tree(self, text: str, name: str | os.PathLike[str]) -> Tree:
+    def tree(self, text: str, name: StrPath) -> Tree:
         return load_tree(text, name, self.expected, self.load, self.error)
 
-    def validated(self, tree: Tree, name: str | os.PathLike[str]) -> Model:
+    def validated(self, tree: Tree, name: StrPath) -> Model:
         issues = list(tree.issues)
         try:
             model = self.model.model_validate(tree.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from deepvm.errors import CatalogFormatError, Issue, JobFormatError
-from deepvm.io.safe_read import read_text
+from deepvm.io.safe_read import StrPath, read_text
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # Keys and list positions from the top of a document
 
@@ -98,7 +98,7 @@ def read_file(path: Path, expected: str) -> str:
 
 def load_tree(
     text: str,
-    name: str | os.PathLike[str],
+    name: StrPath,
     expected: str,
     load: Callable[[str], Tree],
     error: FileError = CatalogFormatError,

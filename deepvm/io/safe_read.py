@@ -4,9 +4,11 @@ import codecs
 import os
 import stat
 from pathlib import Path
+from typing import TypeAlias
 
 from deepvm.errors import CatalogFormatError, Issue
 
+StrPath: TypeAlias = str | os.PathLike[str]
 # Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB
 MAX_BYTES = 64 * 2**20
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepvm.core.answer import Answer
+from deepvm.core.json_types import JsonDict
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.documents.build import document_of
 from deepvm.errors import MissingExtraError
@@ -19,13 +20,12 @@ from deepvm.reports.plans import recommendation_documents as plans
 from deepvm.reports.plans import sweeps
 from deepvm.reports.simulation.simulations import csv_rows
 from deepvm.services.gpus import Gpus
-from deepvm.services.schemas import rows_of
+from deepvm.services.schemas import Table, rows_of
 from deepvm.simulator.results import Results
 
 if TYPE_CHECKING:
     import pandas
 
-Table = tuple[list[str], list[list[Any]]]
 _MAX_ROWS = 50  # rows of a table of HTML; a data frame has all
 _MAX_COLUMNS = 8
 # Of wider tables, those that come first
@@ -48,7 +48,7 @@ _PREFERRED = (
 class Views:
     """An answer's document, and its rows with their header, or the ``reason`` for none."""
 
-    document: Callable[[], dict[str, Any]]
+    document: Callable[[], JsonDict]
     rows: Callable[[], Table]
     reason: str = ""
 
@@ -87,7 +87,7 @@ def to_frame(found: Answer) -> "pandas.DataFrame":
 
 
 # Functions of an answer: its document, and its rows if they are not those of the document
-_FORMS: dict[type, tuple[Callable[..., dict[str, Any]], Callable[..., Table] | None]] = {
+_FORMS: dict[type, tuple[Callable[..., JsonDict], Callable[..., Table] | None]] = {
     Comparison: (plans.document, plans.csv_rows),
     WhyNot: (plans.why_document, plans.why_rows),
     Sweep: (sweeps.document, partial(sweeps.rows_of, budget=float)),

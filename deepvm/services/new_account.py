@@ -3,11 +3,11 @@
 import math
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.json_types import JsonDict
 from deepvm.io.user_dirs import read_data
 from deepvm.planner.regions import AccountSource, Comparison, NewAccount, RankedPlan, cloud_name
 
@@ -56,7 +56,7 @@ def new_account(found: Comparison) -> NewAccount | None:
     return NewAccount(reason, plan, other, usd_per_hour, sources)
 
 
-def lacking(clouds: dict[str, Any], cluster: Cluster, catalog: Catalog) -> str | None:
+def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
     """What a new account lacks for a cluster; empty: nothing; None: unknown."""
     limits = clouds.get(cloud_name(catalog))
     if limits is None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.spelling import refuse_unknown
 from deepvm.documents.declared import columns, declared, json_schema, object_in
 from deepvm.io.user_dirs import read_data
+
+Table: TypeAlias = tuple[list[str], list[list[Any]]]  # Of CSV: the header, and the rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class DocumentSpec:
             return self.kind
         return object_in(schema)
 
-    def schema(self, name: str) -> dict[str, Any]:
+    def schema(self, name: str) -> JsonDict:
         if name == "matrix":
             return _matrix(name)
         if self.model:
@@ -42,7 +45,7 @@ class DocumentSpec:
         return json_schema(self.kind, name, self.text, required=self.required, more=self.more)
 
 
-def _matrix(name: str) -> dict[str, Any]:
+def _matrix(name: str) -> JsonDict:
     from deepvm.documents.fields import schema_of
     from deepvm.lab.faults.fault import DiskFault
     from deepvm.lab.matrix import MatrixFile
@@ -82,7 +85,7 @@ def name_of(document: Any) -> str:
     return str(document.get("schema_version", "")).removeprefix("deepvm.").partition("/")[0]
 
 
-def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
+def rows_of(document: Any, name: str = "") -> Table:
     """Header and rows of a document; ``name``: of one without a ``schema_version``."""
     first = document
     if isinstance(document, list) and document:
@@ -99,9 +102,7 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
     return rows_as(spec.row, rows, spec.key)
 
 
-def rows_as(
-    kind: str, rows: Iterable[Mapping[str, Any]], key: str = ""
-) -> tuple[list[str], list[list[Any]]]:
+def rows_as(kind: str, rows: Iterable[JsonObject], key: str = "") -> Table:
     """Header and rows of objects of a type; ``key``: of a column in front of what the type says."""
     paths = [path for path in columns(kind) if path != ("schema_version",)]
     if key:

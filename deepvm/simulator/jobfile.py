@@ -2,12 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.instances import Market
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.gang_survival import MOST_VMS
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.spelling import refuse_unknown
@@ -45,7 +46,7 @@ def _job_format() -> "FileFormat[Any]":
     return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError, others)
 
 
-def _job_of(values: dict[str, Any]) -> Job:
+def _job_of(values: JsonDict) -> Job:
     for name, value in values.items():
         if name == "market":
             values[name] = Market(value)
@@ -54,7 +55,7 @@ def _job_of(values: dict[str, Any]) -> Job:
     return Job(**values)
 
 
-def _rules(document: Mapping[str, Any]) -> "Iterator[tuple[KeyPath, str]]":
+def _rules(document: JsonObject) -> "Iterator[tuple[KeyPath, str]]":
     _, longest = document["step_s"]
     if longest < MIN_STEP_S:
         yield ("step_s",), f"a step of {longest:g} s (expected at least {MIN_STEP_S:g} s)"
@@ -106,7 +107,7 @@ def preset(name: str) -> Job:
     return PRESETS[name]
 
 
-def job_document(job: Job) -> dict[str, Any]:
+def job_document(job: Job) -> JsonDict:
     """The job as plain data with the keys of a simulation file; spans as [low, high]."""
     document = {"name": job.name} | {each.name: getattr(job, each.name) for each in fields(job)}
     finite: list[Any] = [v for v in job.mttp_s if v < math.inf] or [None]
@@ -188,5 +189,5 @@ def _with(job: Job, name: str, value: float) -> Job:
         return replace(job, missed_notice_rate=value)
     if name == "vms":
         return replace(job, vms=int(value))
-    changes: dict[str, Any] = {f"{name}_s": Span.of(value)}
+    changes: JsonDict = {f"{name}_s": Span.of(value)}
     return replace(job, **changes)

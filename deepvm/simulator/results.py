@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.arrays import FloatArray
+from deepvm.core.json_types import JsonDict
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import counted, format_seconds
 from deepvm.simulator.engine.markets import Deadline
@@ -98,5 +98,5 @@ class Results(Answer):
         return {name: Spread.of(getattr(self, name)) for name in FIGURES}
 
     @property
-    def job_values(self) -> dict[str, Any]:
+    def job_values(self) -> JsonDict:
         return job_document(self.job)

@@ -1,6 +1,6 @@
 """Today's market of a region: live, from the cache, or the snapshot."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -29,6 +29,7 @@ from deepvm.catalog.signals.fetching import (
 )
 from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.progress import Say
 from deepvm.core.spelling import listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
@@ -60,7 +61,7 @@ def placement(
     request: MarketRequest,
     *,
     now: datetime | None = None,
-    progress: Callable[[str], None] = _no_progress,
+    progress: Say = _no_progress,
 ) -> Placement:
     """How likely ``count`` spot VMs of a type, or of similar ones, are available in each zone."""
     # Others with the same GPUs are named too, because AWS scores fewer than three types low.
@@ -92,7 +93,7 @@ def open_markets(
     *,
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
-    progress: Callable[[str], None] = _no_progress,
+    progress: Say = _no_progress,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions in order; none: the user's own; ``all``: every available one."""
@@ -115,7 +116,7 @@ class _Market:
     cloud: Cloud
     request: MarketRequest
     now: datetime
-    progress: Callable[[str], None]
+    progress: Say
     others: bool = False
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 from deepvm.catalog.public.offers import check
 from deepvm.catalog.public.skypilot import parse
 from deepvm.catalog.signals.signal import HISTORY, Signal
+from deepvm.core.json_types import JsonDict
+from deepvm.core.progress import Say
 from deepvm.core.units import counted
 from deepvm.errors import DataError, MissingDataError
 
@@ -71,7 +73,7 @@ class StoredPrices:
     @property
     def history(self) -> Signal:
         self.check()
-        data: dict[str, Any] = defaultdict(dict)
+        data: JsonDict = defaultdict(dict)
         for name, zone in self.newest:
             data[name][zone] = self.changes[name, zone]
         kind = f"{HISTORY}:{self.days}"
@@ -136,7 +138,7 @@ def read_stored_prices(
     regions: Sequence[str],
     days: int,
     now: datetime,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Say = lambda _: None,
 ) -> dict[str, StoredPrices]:
     """The versions of the last ``days`` by region, each read once; git takes 0.1 s for each."""
     start_s = int((now - timedelta(days=days)).timestamp())

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.provenance import Measurement
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.units import counted, format_time, parse_time
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Entry:
 
     kind: str
     measured_at: datetime
-    document: Mapping[str, Any] = field(hash=False)
+    document: JsonObject = field(hash=False)
     types: tuple[str, ...]
 
     @property
@@ -181,7 +182,7 @@ class Entry:
             return int(knee), True
         return max(int(row["n"]) for row in self.document["times"]), False
 
-    def as_document(self) -> dict[str, Any]:
+    def as_document(self) -> JsonDict:
         return {
             "kind": self.kind,
             **dict(zip(TYPES[self.kind], self.types, strict=True)),
@@ -239,7 +240,7 @@ def same_workload(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, float], ...]:
+def steps_of_runs(document: JsonObject) -> tuple[tuple[int, int, float, float], ...]:
     """The steps of a speed-up curve's document, without incomplete runs and VMs on one machine."""
     workload = document["workload"]
     processes = workload.get("processes")
@@ -259,7 +260,7 @@ def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, f
     return tuple(steps)
 
 
-def build_entry(raw: Mapping[str, Any]) -> Entry:
+def build_entry(raw: JsonObject) -> Entry:
     """Make an entry from its valid object."""
     types = tuple(raw[key] for key in TYPES[raw["kind"]])
     return Entry(raw["kind"], parse_time(raw["measured_at"]), raw["document"], types)

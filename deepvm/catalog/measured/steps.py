@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.json_types import JsonObject
 from deepvm.core.training.measured_speed import OwnSteps, of_alike, of_measured
 from deepvm.core.training.roofline import Accelerator, Machine, usual_checkpointing
 from deepvm.core.training.speed import TrainingSpeed
@@ -113,7 +113,7 @@ class StepTimes:
         return OwnSteps(self.instance_type, self.fit, reads=reads, about=about)
 
     @property
-    def saved(self) -> list[Mapping[str, Any]]:
+    def saved(self) -> list[JsonObject]:
         keys = {"steptime": "fit", "scaling": "step_time"}
         return [law for e in self.entries if (law := e.document.get(keys[e.kind]))]
 

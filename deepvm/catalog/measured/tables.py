@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import deepvm
 from deepvm.catalog.measured.entries import (
@@ -24,10 +24,11 @@ from deepvm.catalog.measured.entries import (
     build_entry,
 )
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 from deepvm.io.atomic_write import hidden_path, sync_folder, write_bytes
-from deepvm.io.safe_read import os_reason
+from deepvm.io.safe_read import StrPath, os_reason
 from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Tables:
             return published
         return MeasuredPerformance(published.software, published.placement_group, own)
 
-    def as_document(self) -> dict[str, Any]:
+    def as_document(self) -> JsonDict:
         entries = [e.as_document() for e in self.entries]
         return {"schema_version": TABLES_VERSION, "deepvm": deepvm.__version__, "entries": entries}
 
@@ -191,7 +192,7 @@ def refuse_missing_types(kind: str, types: Mapping[str, str]) -> None:
 
 
 def entry_of(
-    document: Mapping[str, Any], *, measured_at: datetime, name: str = "document", **types: str
+    document: JsonObject, *, measured_at: datetime, name: str = "document", **types: str
 ) -> Entry:
     """Make an entry of what a profiling command prints with ``-o json``."""
     from deepvm.documents.inputs.tables import TABLES
@@ -216,7 +217,7 @@ def entry_of(
     return build_entry(tree.value["entries"][0])
 
 
-def machine_type(document: Mapping[str, Any]) -> str:
+def machine_type(document: JsonObject) -> str:
     """The type that a document's machine is of; empty where it does not say."""
     machine = document.get("machine")
     if isinstance(machine, Mapping):
@@ -225,7 +226,7 @@ def machine_type(document: Mapping[str, Any]) -> str:
 
 
 def save_entries(
-    folder: str | os.PathLike[str], entries: Iterable[Entry], remove: Collection[str] = ()
+    folder: StrPath, entries: Iterable[Entry], remove: Collection[str] = ()
 ) -> tuple[Tables, Tables]:
     """Save measurements in a folder's tables, and remove others by name."""
     path = Path(folder)
@@ -238,7 +239,7 @@ def save_entries(
     return old, new
 
 
-def restore_previous(folder: str | os.PathLike[str]) -> Path:
+def restore_previous(folder: StrPath) -> Path:
     """Undo the last change and return the file; a second call redoes it."""
     path = Path(folder) / MEASURED
     before = Path(folder) / PREVIOUS
@@ -250,7 +251,7 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def previous_tables(folder: str | os.PathLike[str]) -> Tables:
+def previous_tables(folder: StrPath) -> Tables:
     """The tables before the last change; empty before the first one."""
     path = Path(folder) / PREVIOUS
     advice = f"These are the tables before the last change: remove {path} to do without them."

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.published.hardware import GPUS, accelerators, find_accelerator
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import counted
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import read_data
@@ -166,8 +167,8 @@ def signals_of(table: Rows, **about: Any) -> list[Signal]:
     return signals
 
 
-def _of_region(offers: Sequence[Offer]) -> dict[str, Any]:
-    specs: dict[str, Any] = {}
+def _of_region(offers: Sequence[Offer]) -> JsonDict:
+    specs: JsonDict = {}
     zones: dict[str, list[str]] = defaultdict(list)
     on_demand: dict[str, str] = {}
     spot: dict[str, dict[str, list[str]]] = defaultdict(dict)
@@ -185,7 +186,7 @@ def _of_region(offers: Sequence[Offer]) -> dict[str, Any]:
     return {SPECS: specs, OFFERINGS: zones, ON_DEMAND: on_demand, SPOT: spot}
 
 
-def _spec(offer: Offer) -> dict[str, Any]:
+def _spec(offer: Offer) -> JsonDict:
     spec = offer.model_dump(include={"vcpus", "memory_gib", "arch"}, exclude_defaults=True)
     if offer.gpu:
         gpu = {"name": offer.gpu, "manufacturer": "NVIDIA", "count": offer.gpu_count}

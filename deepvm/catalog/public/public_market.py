@@ -1,7 +1,7 @@
 """Prices of public catalogs: from the source's own cache, or downloaded, all regions at once."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -14,6 +14,7 @@ from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import PriceSource, Quotes, SignalRequest, run_in_daemons
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
+from deepvm.core.progress import Say
 from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class PublicCatalog(PriceSource):
     cache: Cache  # the source's own
     failures: Cache  # of the source, for all clouds: it is waited for once
     now: datetime
-    progress: Callable[[str], None] = lambda _: None
+    progress: Say = lambda _: None
     wait_s: float = 0.0  # for its file; 0: only what is kept counts
     error: CloudError | None = None  # why its last answer is missing
     settles = False
@@ -175,7 +176,7 @@ def wanted_source(named: str) -> str:
 
 
 def public_catalogs(
-    cloud: Cloud, wanted: str, now: datetime, progress: Callable[[str], None] = lambda _: None
+    cloud: Cloud, wanted: str, now: datetime, progress: Say = lambda _: None
 ) -> list[PublicCatalog]:
     """The public catalogs of a cloud, in the order in which they are asked."""
     names = {NONE: [], AUTO: [*SOURCES]}.get(wanted, [wanted])

@@ -1,6 +1,5 @@
 """Rates of clouds for costs besides VMs, from ``data/rates/CLOUD.json``."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
@@ -16,6 +15,7 @@ from deepvm.core.bill import (
     RateSource,
     Tier,
 )
+from deepvm.core.json_types import JsonObject
 from deepvm.io.user_dirs import data_folder, read_data
 
 _PARTS = {"address": AddressRate, "nat": NatRate, "egress": EgressRate, "bucket": BucketRate}
@@ -37,7 +37,7 @@ def _read(cloud: str) -> Rates:
     return Rates(raw["cloud"], raw["region"], disks=disks, **parts)
 
 
-def _rate(kind: Any, raw: Mapping[str, Any], looked_up: str) -> Any:
+def _rate(kind: Any, raw: JsonObject, looked_up: str) -> Any:
     values = {name: raw[name] for name in kind._fields if name in raw}
     for name, value in values.items():
         if isinstance(value, str) and "Decimal" in str(kind.__annotations__[name]):

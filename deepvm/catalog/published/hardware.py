@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase, translate
 from functools import cache, lru_cache
 from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.roofline import Accelerator, Interconnect, Machine
 from deepvm.io.user_dirs import read_data
 
@@ -27,7 +28,7 @@ _ONE_VM = 1
 
 
 @cache
-def _gpus() -> dict[Accelerator, dict[str, Any]]:
+def _gpus() -> dict[Accelerator, JsonDict]:
     gpus = {}
     for row in read_data(GPUS)["gpus"]:
         usual = {name: row.pop(f"usual_{name}") for name in ("vm", "gbps", "gpus")}
@@ -100,7 +101,7 @@ _PATTERN = frozenset("*?[")
 _Networks = dict[tuple[str, str], Mapping[str, Any]]
 
 
-def network_of(cloud: str, instance_type: str) -> Mapping[str, Any]:
+def network_of(cloud: str, instance_type: str) -> JsonObject:
     """The row of a type of a cloud; empty if unknown. Gbit/s of one VM and one direction."""
     # ``nominal_gbps`` at most, between VMs; ``baseline_gbps`` always, where that is less;
     # ``ethernet_gbps`` for all but GPUs with cards of their own. ``kind``: ``efa``, ``rdma`` (cards

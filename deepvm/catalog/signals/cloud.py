@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deepvm.catalog.signals.signal import OF_A_REGION, OFFERINGS, SPOT, Provider, Signal
 from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_time
 from deepvm.errors import CloudError, RequestError
@@ -88,7 +89,7 @@ class Cloud:
     def has_spot(self) -> bool:
         return SPOT in self.kinds
 
-    def facts_of(self, type_name: str) -> Mapping[str, Any]:
+    def facts_of(self, type_name: str) -> JsonObject:
         facts = {}
         if re.fullmatch(self.burstable, type_name):
             facts["burstable"] = True

@@ -16,6 +16,7 @@ from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.signal import Provider, Signal, age, base, reason, title
+from deepvm.core.progress import Say
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
 
@@ -65,7 +66,7 @@ class CloudApi(PriceSource):
     cache: Cache
     providers: Callable[[], Mapping[str, Provider]]
     now: datetime
-    progress: Callable[[str], None]
+    progress: Say
     patient: bool = False
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:

@@ -9,17 +9,18 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Ranges, Segment, runs, within
 from deepvm.checkpoint.format.manifest import Shard
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import hidden_path
 
@@ -184,7 +185,7 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
             return None
         raise DamagedError("it is not a part of a version")
     try:
-        facts: Mapping[str, Any] = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
+        facts: JsonObject = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
         if facts["schema_version"] != _SCHEMA:
             raise DamagedError(f"it is a part of another kind: {facts['schema_version']}")
         names = ("number", "of", "offset", "marks", "layout", "layout_bytes", "world")

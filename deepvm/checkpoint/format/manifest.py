@@ -10,6 +10,7 @@ from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
@@ -131,7 +132,7 @@ def verified(
         yield piece
 
 
-def _check(document: Mapping[str, Any]) -> int:
+def _check(document: JsonObject) -> int:
     return crc32(json.dumps(dict(document), sort_keys=True).encode())
 
 

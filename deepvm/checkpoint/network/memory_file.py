@@ -12,11 +12,11 @@ import os
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from deepvm.checkpoint.network.protocol import BrokenError
+from deepvm.core.json_types import JsonObject
 
 _NAME = re.compile("deepvm-[0-9a-f]{32}")
 
@@ -24,7 +24,7 @@ _NAME = re.compile("deepvm-[0-9a-f]{32}")
 class MemoryFile(mmap.mmap):
     """Memory that another process can read; ``location``: what it must know for that."""
 
-    location: Mapping[str, Any]
+    location: JsonObject
     _free: weakref.finalize[..., MemoryFile]
 
     def __new__(cls, size: int) -> MemoryFile:
@@ -79,7 +79,7 @@ def readable_memory(size: int) -> MemoryFile | None:
         return None
 
 
-def location_of(image: memoryview) -> Mapping[str, Any] | None:
+def location_of(image: memoryview) -> JsonObject | None:
     """Where another process finds an image, which must be a whole file; None: nowhere."""
     memory = getattr(image, "obj", None)  # the part of a striped version is no memoryview
     if isinstance(memory, MemoryFile) and len(memory) == len(image):

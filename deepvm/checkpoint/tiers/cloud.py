@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES, cut
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.checkpoint_store import CheckpointStore
 from deepvm.checkpoint.tiers.object_store import ObjectStore, Read
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import (
     CheckpointError,
     DamagedError,
@@ -70,7 +71,7 @@ class CloudObjects(ObjectStore):
         # Only of those: objects of others may have no size
         return {key: int(row["size"]) for key, row in found.items() if key.startswith(prefix)}
 
-    def _rows(self, place: str) -> list[Mapping[str, Any]]:
+    def _rows(self, place: str) -> list[JsonObject]:
         fs = self.fs
         for left in reversed(range(_READS)):
             fs.invalidate_cache()

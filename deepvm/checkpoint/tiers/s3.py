@@ -23,6 +23,7 @@ from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, 
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.checkpoint_store import CheckpointStore, reader
 from deepvm.checkpoint.tiers.object_store import ObjectStore, Read, submit
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -105,7 +106,7 @@ class Bucket(ObjectStore):
             advice = f"; {_ADVICE[name]}" if name in _ADVICE else ""
             raise CheckpointError(f"{self.url}: cannot {action}: {text}{advice}") from error
 
-    def _list(self, operation: str, rows: str, prefix: str) -> Iterator[Mapping[str, Any]]:
+    def _list(self, operation: str, rows: str, prefix: str) -> Iterator[JsonObject]:
         for page in self.s3.get_paginator(operation).paginate(Bucket=self.name, Prefix=prefix):
             yield from page.get(rows, ())
 
@@ -133,7 +134,7 @@ class Bucket(ObjectStore):
     def whole(self, key: str, **options: str) -> bytes:
         return self._object(key, **options)[0]
 
-    def rows(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+    def rows(self, prefix: str) -> Iterator[JsonObject]:
         """What S3 lists: ``Key``, ``Size``, ``ETag``."""
         return self._list("list_objects_v2", "Contents", prefix)
 
@@ -198,19 +199,19 @@ class Bucket(ObjectStore):
 
     def send_parts(
         self, upload: Mapping[str, str], size: int, read: Read, final: Iterable[int]
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonDict]:
         """Send all bytes of an upload, each part once it is final; returns what completes it."""
         chunks = -(-size // CHUNK_BYTES)
         each = CHUNK_BYTES * -(-chunks // _MOST_PARTS)
 
-        def send(number: int, start: int, end: int) -> dict[str, Any]:
+        def send(number: int, start: int, end: int) -> JsonDict:
             data = read(start, end)
             total = checksum(crc32(data))
             reply = self.s3.upload_part(**upload, PartNumber=number, Body=data, ChecksumCRC32=total)
             return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": total}
 
         with ThreadPoolExecutor(self.threads, thread_name_prefix="deepvm-s3") as pool:
-            sent: list[Future[dict[str, Any]]] = []
+            sent: list[Future[JsonDict]] = []
             try:
                 for number, (start, end) in enumerate(cut(final, size, each), start=1):
                     sent.append(submit(pool, send, number, start, end))
@@ -356,7 +357,7 @@ class S3Tier(CheckpointStore):
         return old, self._labels(job, sizes).get(version, set()) - {""}
 
     def _has_bytes(
-        self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]
+        self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[JsonDict]
     ) -> bool:
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False

@@ -6,10 +6,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
 
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
@@ -26,6 +25,7 @@ from deepvm.checkpoint.network.protocol import (
     unexpected,
 )
 from deepvm.checkpoint.tiers.base import Tier, all_settled, download
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
@@ -258,7 +258,7 @@ class TcpTier(Tier):
             raise CheckpointError(f"{self.url}: the tier is closed")
         return Link(self._endpoint, self.token, limit_s=min(limit_s, 5.0))
 
-    def _greeting(self, shard: Shard) -> dict[str, Any]:
+    def _greeting(self, shard: Shard) -> JsonDict:
         epoch = self._epochs.get(shard.job)
         return {
             **({} if epoch is None else {"epoch": epoch}),
@@ -326,7 +326,7 @@ class TcpTier(Tier):
         barrier: CommitBarrier | None,
     ) -> Ranges:
         point("sender.before-reserve")
-        question: dict[str, Any] = {
+        question: JsonDict = {
             "version": shard.version,
             "put": put,
             "best": shard.best,
@@ -356,7 +356,7 @@ class TcpTier(Tier):
         received: Ranges,
         deadline: float,
         barrier: CommitBarrier | None,
-    ) -> Mapping[str, Any]:
+    ) -> JsonObject:
         if barrier is not None:
             barrier.wait("room")
         cells = [

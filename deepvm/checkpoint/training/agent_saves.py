@@ -16,6 +16,7 @@ from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.hooks import parameters_of
 from deepvm.checkpoint.training.missing_steps import Samples, differ, sampled, spread
 from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.core.json_types import JsonDict
 from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 
@@ -104,7 +105,7 @@ class AgentSaves:
             handle.lasting.add_done_callback(lambda _: self._tell_whether_it_lasts(handle))
 
     def _tell_whether_it_lasts(self, handle: Handle) -> None:
-        report: dict[str, Any] = {"tell": "lasts", "version": handle.version}
+        report: JsonDict = {"tell": "lasts", "version": handle.version}
         if handle.lasting.exception() is None:
             report["took_s"] = handle.times["lasting"]
         else:

@@ -21,6 +21,7 @@ from deepvm.cli.checkpoint.versions import JOB, PLACE, PLACE_OR_FILE
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, group, opt
+from deepvm.core.json_types import JsonDict
 from deepvm.core.options import whole, words
 from deepvm.core.units import parse_bytes
 from deepvm.errors import (
@@ -141,7 +142,7 @@ def list_versions(
 
 def _row(
     job: str, version: int, path: str, size: int, record: CommitRecord | None, problem: str = ""
-) -> dict[str, Any]:
+) -> JsonDict:
     return {
         "job": job,
         "version": version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from deepvm.cli.jobs import run
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named, text
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, DataError, RequestError
@@ -254,13 +255,13 @@ def inject(name: str = NAME, *, flags: _InjectFlags) -> None:
     note(f"{name}: preemptions are injected from now on")
 
 
-def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -> None:
+def _command(name: str, command: str, inject: JsonObject | None = None) -> None:
     from deepvm.jobs.head.remote import RemoteController, has_head
     from deepvm.jobs.jobfile import checked_injection
     from deepvm.jobs.submission import head_cloud, secret_in
 
     with _open_job(name) as (history, row):
-        message: dict[str, Any] = {"command": command}
+        message: JsonDict = {"command": command}
         if inject is not None:
             message["inject"] = checked_injection(inject, row.spec["cloud"])
         if row.result is not None:
@@ -275,7 +276,7 @@ def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -
         raise DataError(f"{name}: {answer['error']}")
 
 
-def _send(row: JobRow, secret: str, message: Mapping[str, Any]) -> dict[str, Any]:
+def _send(row: JobRow, secret: str, message: JsonObject) -> JsonDict:
     from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
     from deepvm.jobs.wire import USER, secret_of
 

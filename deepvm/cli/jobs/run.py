@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from deepvm.cli.output import Output, note, print_as, say, text, warn
 from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags, words_of
 from deepvm.cli.questions import DECLINED, chosen, confirm, has_terminal
+from deepvm.core.json_types import JsonDict
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
@@ -591,7 +592,7 @@ async def _run(controller: Controller, keeper: StateReplicator | None) -> JobSta
         await asyncio.to_thread(keeper.leave)
 
 
-def _if_possible(part: str, build: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+def _if_possible(part: str, build: Callable[[], JsonDict | None]) -> JsonDict | None:
     """An optional part of the final document; an error in it must not keep the job from its end."""
     try:
         return build()
@@ -600,9 +601,7 @@ def _if_possible(part: str, build: Callable[[], dict[str, Any] | None]) -> dict[
         return None
 
 
-def _validation(
-    created_s: float, world: JobState, events: Sequence[EventRow]
-) -> dict[str, Any] | None:
+def _validation(created_s: float, world: JobState, events: Sequence[EventRow]) -> JsonDict | None:
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.forecast import observed, validation
 

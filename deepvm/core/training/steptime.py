@@ -18,14 +18,13 @@ takes the error of the speed-up of eight from 8 % to 3 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.roofline import joined
 from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
@@ -185,7 +184,7 @@ class StepTimeFit:
         sd = self.measured.deviation(*at)
         return Interval.of_log(float(self.law.step_s(*at)[0]), float(sd[0]))
 
-    def as_document(self) -> dict[str, Any]:
+    def as_document(self) -> JsonDict:
         measured = self.measured
         return {
             "law": asdict(self.law),
@@ -197,7 +196,7 @@ class StepTimeFit:
         }
 
     @classmethod
-    def of_document(cls, raw: Mapping[str, Any]) -> StepTimeFit:
+    def of_document(cls, raw: JsonObject) -> StepTimeFit:
         own = raw["measured"]
         lists = {
             name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")

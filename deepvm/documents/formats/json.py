@@ -5,6 +5,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.documents.tree import FileSyntaxError, Tree
 from deepvm.errors import Issue
 
@@ -17,7 +18,7 @@ def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
     # FileSyntaxError.
     repeated = False
 
-    def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def as_object(pairs: list[tuple[str, Any]]) -> JsonDict:
         nonlocal repeated
         result = dict(pairs)
         repeated = repeated or len(result) < len(pairs)

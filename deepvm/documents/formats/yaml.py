@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from deepvm.core.json_types import JsonDict
 from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
 from deepvm.errors import Issue
 
@@ -61,8 +62,8 @@ class _Reader:
             return [self.plain(child, (*path, row)) for row, child in enumerate(node.value)]
         return self._loader.construct_object(node, deep=True)
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        result: dict[str, Any] = {}
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> JsonDict:
+        result: JsonDict = {}
         for key, child in node.value:
             name = str(key.value)
             below = (*path, name)

@@ -1,8 +1,6 @@
 """A user's model, in a YAML or JSON file: the figures of a preset."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from deepvm.core.json_types import JsonObject
 from deepvm.documents.formats import yaml
 from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
@@ -10,7 +8,7 @@ from deepvm.documents.reader import FileFormat, Rules
 _FAR = 4.0  # How many times more or fewer parameters than 12 layers hidden^2 a transformer may have
 
 
-def _rules(model: Mapping[str, Any]) -> Rules:
+def _rules(model: JsonObject) -> Rules:
     layers, hidden = model["layers"], model["hidden"]
     shaped = [size for size in (layers, hidden) if size is not None]
     counted = [key for key in ("forward_flop", "activation_bytes") if model[key]]

@@ -1,7 +1,6 @@
 """Plans from the documents that ``deepvm recommend -o json`` writes."""
 
 import os
-from collections.abc import Mapping
 from decimal import Decimal
 from math import ceil
 from operator import itemgetter
@@ -9,10 +8,11 @@ from typing import Any
 
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedDisk, PlannedVms, PlanSource
+from deepvm.core.json_types import JsonObject
 from deepvm.documents.models import model_of
 from deepvm.documents.reader import FileFormat
 from deepvm.errors import CatalogFormatError, Issue, RequestError
-from deepvm.io.safe_read import decoded
+from deepvm.io.safe_read import StrPath, decoded
 
 STANDARD_INPUT = "standard input"  # Name of a piped plan in errors
 
@@ -22,7 +22,7 @@ PLAN = FileFormat(
 )
 
 
-def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
+def load_plan(path: StrPath, rank: int = 1) -> Plan:
     """Read the configuration of this rank (1 is the best) from a file."""
     return _plan(PLAN.read(path).model_dump(), os.fspath(path), rank)
 
@@ -37,7 +37,7 @@ def parse_plan(content: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     return _plan(PLAN.parse(content, name).model_dump(), name, rank)
 
 
-def _plan(document: Mapping[str, Any], name: str, rank: int) -> Plan:
+def _plan(document: JsonObject, name: str, rank: int) -> Plan:
     configurations = document["configurations"]
     if not configurations:
         message = f"the plan has no configuration: {document['reason'] or 'nothing was feasible'}"
@@ -86,7 +86,7 @@ def _plan(document: Mapping[str, Any], name: str, rank: int) -> Plan:
     )
 
 
-def _vms(vms: Mapping[str, Any], **values: Any) -> PlannedVms:
+def _vms(vms: JsonObject, **values: Any) -> PlannedVms:
     known = {key: value for key, value in vms.items() if value is not None}
     if vms["reserved"]:
         known["reserved"] = vms["reserved"]["pool"]
@@ -95,7 +95,7 @@ def _vms(vms: Mapping[str, Any], **values: Any) -> PlannedVms:
     return PlannedVms(**known | values)
 
 
-def _contradiction(chosen: Mapping[str, Any]) -> str:  # a plan may be edited by hand
+def _contradiction(chosen: JsonObject) -> str:  # a plan may be edited by hand
     gpu = chosen["gpu"]
     if gpu["count"] != gpu["spot_count"] + gpu["on_demand_count"]:
         return f"gpu.count {gpu['count']} is not spot_count + on_demand_count"
@@ -111,8 +111,8 @@ def _contradiction(chosen: Mapping[str, Any]) -> str:  # a plan may be edited by
     return ""
 
 
-def _source_of(document: Mapping[str, Any], chosen: Mapping[str, Any]) -> Mapping[str, Any]:
-    source: Mapping[str, Any] = document["source"]
+def _source_of(document: JsonObject, chosen: JsonObject) -> JsonObject:
+    source: JsonObject = document["source"]
     for region in document["regions"] or ():
         if (region["cloud"], region["region"]) == (chosen["cloud"], chosen["region"]):
             source = region["source"]

@@ -1,16 +1,14 @@
 """Reserved VMs: reservations and capacity blocks, each with its price and its end."""
 
-import os
-from collections.abc import Mapping
-from typing import Any
-
 from deepvm.core.cluster.commitments import ReservedPool
+from deepvm.core.json_types import JsonObject
 from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules, repeats
 from deepvm.errors import PAGES
+from deepvm.io.safe_read import StrPath
 
 
-def _rules(document: Mapping[str, Any]) -> Rules:
+def _rules(document: JsonObject) -> Rules:
     pools = document["pools"]
     for row, _ in repeats(pool["name"] for pool in pools):
         yield ("pools", row, "name"), "expected every name once"
@@ -27,6 +25,6 @@ RESERVED = FileFormat(
 )
 
 
-def load_reserved(path: str | os.PathLike[str]) -> tuple[ReservedPool, ...]:
+def load_reserved(path: StrPath) -> tuple[ReservedPool, ...]:
     """Read a file of reserved pools. Raises CatalogFormatError."""
     return tuple(ReservedPool(**pool) for pool in RESERVED.read(path).model_dump()["pools"])

@@ -1,14 +1,14 @@
 """Measured tables as users edit and import them; profiling documents as far as they are used."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.steptime import StepTimeFit
 from deepvm.documents.declared import properties
 from deepvm.documents.formats import json
@@ -44,7 +44,7 @@ def few_gpus(clusters: Iterable[tuple[int, int]], path: KeyPath) -> Rules:
             yield (*path, number, "gpus"), f"{gpus} (expected one or more on each VM)"
 
 
-def _law_rules(law: Mapping[str, Any] | None, path: KeyPath) -> Rules:
+def _law_rules(law: JsonObject | None, path: KeyPath) -> Rules:
     if law is None:
         return
     try:
@@ -62,7 +62,7 @@ def _law_rules(law: Mapping[str, Any] | None, path: KeyPath) -> Rules:
         yield path, "no fitted law (expected the law of these steps, as 'deepvm profile' fits it)"
 
 
-def _scaling_rules(document: Mapping[str, Any], path: KeyPath) -> Rules:
+def _scaling_rules(document: JsonObject, path: KeyPath) -> Rules:
     points = (*path, "points")
     sizes = [point["n"] for point in document["points"]]
     for row, _ in repeats(sizes):
@@ -89,8 +89,8 @@ TABLES = FileFormat(
 )
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> JsonDict:
     """The object in a JSON file of measurements, not yet validated. Raises CatalogFormatError."""
     expected = "what `deepvm tables export` or `deepvm profile ... -o json` writes"
-    found: dict[str, Any] = read_object(path, expected, TABLES.load).value
+    found: JsonDict = read_object(path, expected, TABLES.load).value
     return found

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from deepvm.core.json_types import JsonDict
+from deepvm.core.progress import Say
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
@@ -257,7 +258,7 @@ def refresh_all(
     history: History,
     rows: Iterable[JobRow],
     cloud_of: Callable[[str], Cloud],
-    report: Callable[[str], None],
+    report: Say,
     at_end: AtEnd,
     *,
     logs: bool = False,

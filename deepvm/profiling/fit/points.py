@@ -1,7 +1,6 @@
 """CSV of measurements: steps (and clusters to predict), or points of a speed-up curve."""
 
 import math
-import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
 from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree
 from deepvm.errors import CatalogFormatError, Issue, RequestError
+from deepvm.io.safe_read import StrPath
 from deepvm.profiling.fit.scaling_document import read_scaling
 
 MAX_NODES = 4096
@@ -81,13 +81,13 @@ _STEP_FILE = FileFormat(
 )
 
 
-def read_steps(path: str | os.PathLike[str]) -> Steps:
+def read_steps(path: StrPath) -> Steps:
     """Measured steps, in the order of the file. Raises CatalogFormatError."""
     rows = _STEP_FILE.read(path).model_dump()["rows"]
     return Steps(*(np.array([float(row[column]) for row in rows]) for column in _STEP))
 
 
-def read_asked(path: str | os.PathLike[str]) -> tuple[StepQuestion, ...]:
+def read_asked(path: StrPath) -> tuple[StepQuestion, ...]:
     """Clusters to predict steps of, in the order of the file."""
     rows = _CLUSTER_FILE.read(path).model_dump()["rows"]
     return tuple(StepQuestion(*(row[column] for column in _CLUSTER)) for row in rows)
@@ -146,7 +146,7 @@ _FORMAT = FileFormat(
 )
 
 
-def read_points(path: str | os.PathLike[str]) -> Points:
+def read_points(path: StrPath) -> Points:
     """One curve's measurements: CSV, or ``.json`` of ``deepvm.scaling/1``. Raises DataError."""
     file = Path(path)
     points: list[tuple[float, float]] = []
@@ -165,7 +165,7 @@ def read_points(path: str | os.PathLike[str]) -> Points:
     return tuple(sorted(points, key=itemgetter(0)))
 
 
-def read_medians(path: str | os.PathLike[str]) -> Points:
+def read_medians(path: StrPath) -> Points:
     """As :func:`read_points`, with one point per size: the inverse median of 1/S(n)."""
     rows = groupby(read_points(path), itemgetter(0))
     found = {n: 1.0 / statistics.median(1.0 / s for _, s in own) for n, own in rows}

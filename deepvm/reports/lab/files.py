@@ -15,8 +15,8 @@ from functools import cached_property
 from operator import sub
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.units import format_time
 from deepvm.documents.build import With, document_of, means, with_means
 from deepvm.errors import DataError, MissingExtraError
@@ -30,7 +30,7 @@ from deepvm.lab.results import BLOCKING, Cost, Estimate, SuiteResult, Variant, s
 from deepvm.reports.documents import to_csv
 from deepvm.reports.pages import Scale, render, render_markdown, sentences
 from deepvm.reports.pictures import STYLES, Figure, drawing, legend, save_picture, short
-from deepvm.services.schemas import rows_as
+from deepvm.services.schemas import Table, rows_as
 
 DIVERGED = "training diverged: some losses are not numbers"
 # Policies that others are compared with, in order of preference
@@ -60,10 +60,10 @@ class LabSummary:
         return any(variant in suite.variants for suite in self.suites)
 
     @cached_property
-    def configs(self) -> Sequence[Mapping[str, Any]]:
+    def configs(self) -> Sequence[JsonObject]:
         return [run.config for run, _ in self.records]
 
-    def config_of(self, suite: SuiteResult) -> Mapping[str, Any]:
+    def config_of(self, suite: SuiteResult) -> JsonObject:
         configs = [
             config
             for config in self.configs
@@ -383,7 +383,7 @@ def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
     yield "analysis.md", analysis(summary)
 
 
-def _summary(suites: Sequence[SuiteResult]) -> tuple[list[str], list[list[Any]]]:
+def _summary(suites: Sequence[SuiteResult]) -> Table:
     rows = []
     for suite in suites:
         ratios = suite.over(BLOCKING)
@@ -397,7 +397,7 @@ def _summary(suites: Sequence[SuiteResult]) -> tuple[list[str], list[list[Any]]]
     return rows_as("lab.SummaryRow", rows)
 
 
-def _runs(summary: LabSummary, suite: SuiteResult) -> list[dict[str, Any]]:
+def _runs(summary: LabSummary, suite: SuiteResult) -> list[JsonDict]:
     return [
         {
             **vars(suite),

@@ -1,19 +1,19 @@
 """A predicted speed, and how good predictions are, for programs."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from deepvm.catalog.published.rows import PublishedCheck
+from deepvm.core.json_types import JsonDict
 from deepvm.core.training.speed import NO_FIT, TrainingSpeed
 from deepvm.core.units import format_short
 from deepvm.documents.build import With, document_of
 from deepvm.reports.text import print_text
-from deepvm.services.schemas import rows_as
+from deepvm.services.schemas import Table, rows_as
 
 _ROUGH = 0.3  # Half width of an interval from where on a prediction is called rough
 
 
-def document(speed: TrainingSpeed) -> dict[str, Any]:
+def document(speed: TrainingSpeed) -> JsonDict:
     """The object of ``performance predict -o json`` for the first size of a speed."""
     return document_of("performance.Prediction", With(speed, doubts=list(doubts(speed))))
 
@@ -34,7 +34,7 @@ def print_prediction(speed: TrainingSpeed) -> None:
     print_text("performance_predict", speed=speed, doubts=others)
 
 
-def check_rows(check: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
+def check_rows(check: PublishedCheck) -> Table:
     """Header and a row for each group of published runs."""
     sets = {
         "gpu": check.gpus,

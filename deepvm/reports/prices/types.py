@@ -13,11 +13,13 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, flopp
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import counted
 from deepvm.documents.build import With, percent
 from deepvm.errors import CloudError
 from deepvm.reports.plans.sources import measured_lines, source_line
 from deepvm.reports.text import print_text, text_blocks
+from deepvm.services.schemas import Table
 
 
 def print_types(catalog: Catalog, *, wide: bool) -> None:
@@ -51,7 +53,7 @@ CSV_HEADER = ["change", "instance_type", "market", "zone"]
 CSV_HEADER += ["figure", "old", "new", "difference", "percent"]
 
 
-def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(diff: CatalogDiff) -> Table:
     """Header and one row for each change, or for each price of a type that came or went; in $/h."""
     changes = [
         ("added", PriceChange(i.name, market, None, i.usd_per_hour(market)))
@@ -125,9 +127,7 @@ def _file(catalog: PublicCatalog, about: Signal | None, now: datetime) -> With:
     )
 
 
-def _times(
-    signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = False
-) -> dict[str, Any]:
+def _times(signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = False) -> JsonDict:
     if signal is None:
         times = dict.fromkeys(("observed_at", "fetched_at", "expires_at", "age_s"))
         return {**times, "age": "-"}

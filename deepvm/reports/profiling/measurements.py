@@ -26,7 +26,7 @@ from deepvm.reports.pictures import (
     short,
 )
 from deepvm.reports.text import format_step
-from deepvm.services.schemas import rows_as
+from deepvm.services.schemas import Table, rows_as
 
 if TYPE_CHECKING:
     from deepvm.profiling.checkpoint.bench import Bench
@@ -180,7 +180,7 @@ def _draw_batch(
     axes.plot(fit.steps.gpus[own], fit.steps.step_s[own], label=f"batch {batch:g}", **mark)
 
 
-def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(entries: Iterable[Entry]) -> Table:
     """Header and a row for each measurement, in short."""
     rows = [document_of("profiling.MeasuredEntry", entry) for entry in entries]
     return rows_as("profiling.MeasuredEntry", rows)

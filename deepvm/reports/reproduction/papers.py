@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from deepvm.core.spelling import refuse_unknown
 from deepvm.documents.build import With, document_of
 from deepvm.reports.reproduction import published_figures as published
-from deepvm.services.schemas import rows_as
+from deepvm.services.schemas import Table, rows_as
 
 PAPERS = ("deepvm", "thesis", "scaling")
 
@@ -54,7 +53,7 @@ def reasons(figures: Sequence[published.Figure]) -> list[str]:
     return [*close, *(f"{'; '.join(differing)}: {why}" for why, differing in names.items())]
 
 
-def csv_rows(papers: Sequence[published.Paper]) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(papers: Sequence[published.Paper]) -> Table:
     """Header and a row for each figure."""
     rows = [
         document_of("performance.FigureRow", With(figure, paper=paper.name, part=part.id))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -10,6 +10,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Literal, get_args
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.user_dirs import read_data
 
 # What is computed: a number in the printed unit, seconds for a time, words for words
@@ -199,7 +200,7 @@ def read_paper(name: str) -> Any:
 
 def read_part(
     module: ModuleType,
-    figures: Mapping[str, Any],
+    figures: JsonObject,
     tolerances: Sequence[Any] = (),
     compute: str = "",
     arguments: Sequence[Any] = (),
@@ -209,7 +210,7 @@ def read_part(
     rules = [Tolerance(**rule) for rule in tolerances]
     computed = []
     for name, raw in figures.items():
-        facts: dict[str, Any] = {"compute": compute, "arguments": name.split(", ")}
+        facts: JsonDict = {"compute": compute, "arguments": name.split(", ")}
         facts |= {"published": raw} if isinstance(raw, str) else raw
         function: Callable[..., Value] = getattr(module, facts.pop("compute"))
         ours = function(*arguments, *facts.pop("arguments"))

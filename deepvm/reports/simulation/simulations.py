@@ -3,15 +3,16 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from deepvm.core.json_types import JsonDict
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
 from deepvm.reports.pictures import STYLES, Figure, drawing, legend, short
 from deepvm.reports.text import print_text
+from deepvm.services.schemas import Table
 from deepvm.simulator.engine.state import PARTS
 from deepvm.simulator.results import FIGURES, Results, Spread
 
@@ -24,12 +25,12 @@ def by_job(results: Sequence[Results]) -> dict[str, list[Results]]:
     return groups
 
 
-def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(results: Sequence[Results]) -> Table:
     """Header and one row for each result; seconds, dollars and counts."""
     several = len(by_job(results)) > 1
     rows = []
     for result in results:
-        row: dict[str, Any] = {"job": result.job.name} if several else {}
+        row: JsonDict = {"job": result.job.name} if several else {}
         row |= result.sweep
         # Values of a sweep are floats
         if "vms" in row:

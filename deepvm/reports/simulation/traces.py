@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.units import counted
 from deepvm.documents.build import ABSENT, With, document_of
 from deepvm.reports.pictures import STYLES, Axes, Figure, drawing, legend, short
 from deepvm.reports.text import print_text
-from deepvm.services.schemas import rows_as
+from deepvm.services.schemas import Table, rows_as
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
 from deepvm.simulator.traces.trace import Trace, TraceLives, together
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from deepvm.simulator.traces.lifetime_fit import FittedLifetimes
     from deepvm.simulator.traces.replay import Cost, ReplayResult
 
-Table = tuple[list[str], list[list[Any]]]
 FIT_HEADER = ["trace", "law", "parameter", "value", "log_likelihood", "aic"]
 MAX_DRAWN = 40  # Only the first traces are drawn; more would be too thin to see
 ALL = "all"  # Stands for the name of a trace: all traces together
@@ -62,7 +62,7 @@ def fit_document(
     pools: Sequence[TraceLives],
     fits: Sequence[FittedLifetimes],
     each: Sequence[Sequence[FittedLifetimes]],
-) -> dict[str, Any]:
+) -> JsonDict:
     """JSON of laws fitted to all pools together, and those of ``each``, if asked."""
     own = [
         With(pool, trace=name, fits=laws)
@@ -72,7 +72,7 @@ def fit_document(
     return document_of("simulation.TracesFit", values)
 
 
-def fit_csv(document: Mapping[str, Any]) -> Table:
+def fit_csv(document: JsonObject) -> Table:
     """Header and a row for each parameter."""
     sets = [{"trace": ALL, "fits": document["fits"]}, *document.get("each", ())]
     return FIT_HEADER, [
@@ -105,7 +105,7 @@ def print_fit(
 
 def replay_document(
     pools: Sequence[TraceLives], results: Sequence[ReplayResult], *, step_s: float, mttp_s: float
-) -> dict[str, Any]:
+) -> JsonDict:
     """JSON of ``deepvm traces replay``."""
     own = _names_of(pools)
     rows = []
@@ -123,7 +123,7 @@ def _cost(cost: Cost, **more: Any) -> With:
     return With(cost, **more)
 
 
-def replay_csv(document: Mapping[str, Any]) -> Table:
+def replay_csv(document: JsonObject) -> Table:
     """Header and a row for each policy, latency and trace, and for all traces together."""
     rows = [
         {"trace": ALL, **cost, "policy": row["policy"], "save_s": row["save_s"]}
@@ -208,7 +208,7 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     axes.legend(loc="upper right")
 
 
-def deadline_rows(rows: Sequence[DeadlineRow]) -> tuple[list[str], list[list[Any]]]:
+def deadline_rows(rows: Sequence[DeadlineRow]) -> Table:
     """Header and a row for each trace, slack and policy; ``all`` are means over the traces."""
     documents = [
         document_of("simulation.DeadlineRow", With(row, trace=row.trace or "all")) for row in rows

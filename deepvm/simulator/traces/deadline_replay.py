@@ -20,6 +20,7 @@ from deepvm.core.preemption.deadlines import (
     parse_deadline_policy,
 )
 from deepvm.core.preemption.offline_optimum import least_cost
+from deepvm.core.progress import Say
 from deepvm.core.units import format_seconds, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import Trace, check_nodes
@@ -194,8 +195,8 @@ def replay_traces(
     nodes: int | None = None,
     starts: int = 100,
     foresight: bool = False,
-    note: Callable[[str], object] | None = None,
-    say: Callable[[str], object] | None = None,
+    note: Say | None = None,
+    say: Say | None = None,
     progress: Callable[..., object] | None = None,
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.

@@ -9,8 +9,7 @@ to half a gap more or less. One at the beginning is left out, one at the end is 
 """
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
+from deepvm.core.progress import Say
 from deepvm.documents.formats import json
 from deepvm.documents.tree import KeyPath, read_object
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
+from deepvm.io.safe_read import StrPath
 from deepvm.simulator.engine.lifetimes import whole_lives
 
 MOST_NODES = 100_000
@@ -106,7 +107,7 @@ class Trace:
         return TraceLives(str(self.path), self.gap_s, np.asarray(life * self.gap_s), ended)
 
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
+def read_trace(path: StrPath) -> Trace:
     """Read one file. Raises CatalogFormatError."""
     file = Path(path)
     tree = read_object(file, _A_TRACE, json.load)
@@ -130,9 +131,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     return Trace(file, float(gap), np.array(data, dtype=np.int64))
 
 
-def read_traces(
-    paths: Sequence[str | os.PathLike[str]], say: Callable[[str], object] | None = None
-) -> tuple[Trace, ...]:
+def read_traces(paths: Sequence[StrPath], say: Say | None = None) -> tuple[Trace, ...]:
     """Files, and those of folders, without copies. Raises RequestError, CatalogFormatError."""
     if not paths:
         raise RequestError("FILE", list(paths), "one trace or more")
@@ -154,17 +153,14 @@ def read_traces(
 
 
 def lives_of(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    nodes: int | None = None,
-    say: Callable[[str], object] | None = None,
+    paths: Sequence[StrPath], *, nodes: int | None = None, say: Say | None = None
 ) -> tuple[TraceLives, ...]:
     """:func:`pools_of` the traces of :func:`read_traces`."""
     return pools_of(read_traces(paths, say), nodes=nodes, say=say)
 
 
 def pools_of(
-    traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
+    traces: Sequence[Trace], *, nodes: int | None = None, say: Say | None = None
 ) -> tuple[TraceLives, ...]:
     """A pool per trace (``say``: those without any). Raises RequestError, CatalogFormatError."""
     check_nodes(nodes)
@@ -180,7 +176,7 @@ def pools_of(
     return tuple(lives for _, lives in found if lives.life_s.size)
 
 
-def lives_to_replay(paths: Sequence[str | os.PathLike[str]]) -> tuple[float, ...]:
+def lives_to_replay(paths: Sequence[StrPath]) -> tuple[float, ...]:
     """The lives in traces that ended, seconds, in order. Raises CatalogFormatError, DataError."""
     found = [life for pool in lives_of(paths) for life in whole_lives(pool.pairs)]
     if not found:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, CloudRules, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
+from deepvm.core.json_types import JsonDict, JsonObject
 
 # Variables that select an identity. Boto3's own search takes half a second.
 _IDENTITY = re.compile("AWS_(ROLE_ARN|WEB_IDENTITY_.*|CONTAINER_.*|EC2_METADATA_SERVICE_ENDPOINT)")
@@ -62,9 +62,9 @@ class AwsCloud(Cloud):
         starts = (region, short)
         return any(re.fullmatch(f"{re.escape(start)}-?[a-z].*", zone) for start in starts)
 
-    def facts_of(self, type_name: str) -> Mapping[str, Any]:
+    def facts_of(self, type_name: str) -> JsonObject:
         family, _, size = type_name.partition(".")
-        facts: dict[str, Any] = {
+        facts: JsonDict = {
             "burstable": bool(_BURSTABLE.fullmatch(family)),
             "metal": size.startswith("metal"),
         }

@@ -1,9 +1,7 @@
 """Checks of ``deepvm doctor``, each one small read-only request."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from itertools import product
-from typing import Any
 
 from deepvm.catalog.clouds.aws.client import MAX_SKEW_S, ApiCall, Aws, clock_skew_s
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, AdvisorProvider, aws_providers
@@ -11,6 +9,7 @@ from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import QUOTAS
 from deepvm.core.cluster.instances import Market
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CloudError, DeepVMError
 from deepvm.io.user_dirs import read_data
 
@@ -19,7 +18,7 @@ WARNING_SKEW_S = 60.0  # A larger difference of the clock is a warning
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
-_PROBES: list[tuple[str, str, dict[str, Any]]] = read_data("aws/probes.json")["probes"]
+_PROBES: list[tuple[str, str, JsonDict]] = read_data("aws/probes.json")["probes"]
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
@@ -45,7 +44,7 @@ def _failed_identity(error: CloudError) -> tuple[Check, ...]:
     return (failed, *(Check(n, None, f"not checked: see {name}") for n in skipped))
 
 
-def _clock(reply: Mapping[str, Any]) -> Check:
+def _clock(reply: JsonObject) -> Check:
     skew = clock_skew_s(reply)
     if skew is None:
         return Check("clock", None, "AWS's answer had no date to compare with")
@@ -59,7 +58,7 @@ def _clock(reply: Mapping[str, Any]) -> Check:
 
 
 def _permission(
-    aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]
+    aws: Aws, region: str, service: str, operation: str, parameters: JsonObject
 ) -> Check:
     call = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
     name = f"permission {call.action}"

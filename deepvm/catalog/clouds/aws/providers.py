@@ -17,6 +17,7 @@ from deepvm.catalog.public.download import PublicFile, download, shown
 from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.signal import FetchResult, Provider
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Market
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import CloudError
 
 PRICING_REGION = "us-east-1"  # Few regions serve the price list, each of them for all
@@ -166,7 +167,7 @@ def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datet
     return responses.read_placement(rows, region)
 
 
-def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+def _zone_ids(aws: Aws, region: str, rows: Sequence[JsonObject]) -> Mapping[str, str]:
     if all(row.get("AvailabilityZoneId") for row in rows):  # so names need not be asked for
         return {}
     return {name: zone for zone, name in _zones(aws, region).data.items()}
@@ -222,7 +223,7 @@ class AdvisorProvider(Provider):
         lost = len(types) - len(bands)
         return FetchResult(bands, {"unknown band": lost} if lost else {})
 
-    def _download(self, _: datetime) -> Mapping[str, Any] | CloudError:
+    def _download(self, _: datetime) -> JsonObject | CloudError:
         try:
             regions = json.loads(download(self.file).body)["spot_advisor"]
         except CloudError as error:

@@ -13,6 +13,7 @@ import jmespath
 
 from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.cluster.instances import Market
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import format_time
 
 _MIB_PER_GIB = 1024
@@ -144,7 +145,7 @@ def read_history(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResul
 def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
     """The ``placement`` scores of a region in rows of GetSpotPlacementScores, best first."""
 
-    def read(row: Row) -> dict[str, Any]:
+    def read(row: Row) -> JsonDict:
         if row["Region"] != region or row["Score"] not in range(1, 11):
             raise ValueError("no score of a zone of the region")
         return {"zone": row["AvailabilityZoneId"], "score": row["Score"]}
@@ -153,9 +154,9 @@ def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
     return FetchResult(sorted(scores, key=lambda s: (-s["score"], s["zone"])), refused)
 
 
-def _spec(row: Row) -> tuple[str, dict[str, Any]]:
+def _spec(row: Row) -> tuple[str, JsonDict]:
     about = _SPEC.search(row)
-    spec: dict[str, Any] = {
+    spec: JsonDict = {
         "vcpus": int(about["vcpus"]),
         "memory_gib": _gib(about["mib"]),
         **_bandwidths(about["network"]),
@@ -179,7 +180,7 @@ def _spec(row: Row) -> tuple[str, dict[str, Any]]:
     return row["InstanceType"], spec
 
 
-def _gpu(gpus: Sequence[Row]) -> dict[str, Any]:
+def _gpu(gpus: Sequence[Row]) -> JsonDict:
     first = gpus[0]
     count = sum(int(gpu["Count"]) for gpu in gpus)
     gpu = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
