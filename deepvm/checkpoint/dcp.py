@@ -62,7 +62,13 @@ from deepvm.checkpoint.snapshot.host_buffer import address_space
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.training.ranks import shards
-from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+from deepvm.errors import (
+    CheckpointError,
+    DamagedError,
+    OptionMismatchError,
+    RequestError,
+    TierBusyError,
+)
 from deepvm.io.atomic_write import discard, hidden_path, sync
 from deepvm.io.failpoints import point
 from deepvm.io.safe_read import StrPath
@@ -658,9 +664,8 @@ def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
             "path", path, f"a folder: {kind.__name__} is a subclass, which takes no URL"
         )
     if job:
-        raise RequestError(
-            "job", job, f"none with a folder, which holds one checkpoint; file://{path} has jobs"
-        )
+        reason = "does not go with a folder, which holds one checkpoint"
+        raise OptionMismatchError("job", job, reason, f"file://{path}")
 
 
 class TierReader(DeepVMReader):

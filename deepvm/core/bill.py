@@ -13,7 +13,7 @@ from deepvm.core.extras import ADDRESSES, BOOT, BUCKET, COSTS, DISK, EGRESS, NAT
 from deepvm.core.lifetimes import PREPARATION_S
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
-from deepvm.errors import RequestError
+from deepvm.errors import OptionMismatchError, RequestError
 
 HOURS_A_MONTH = 730  # By which clouds divide monthly prices
 
@@ -278,10 +278,10 @@ def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
     kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
     if extras.disk_kind and known and extras.disk_kind not in kinds:
         clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
-        allowed = f"none: no rates of disks are known for {clouds}"
-        if kinds:
-            allowed = one_of(extras.disk_kind, kinds)
-        raise RequestError("disk_type", extras.disk_kind, allowed)
+        if not kinds:
+            reason = f"does not fit: no rates of disks are known for {clouds}"
+            raise OptionMismatchError("disk_type", extras.disk_kind, reason)
+        raise RequestError("disk_type", extras.disk_kind, one_of(extras.disk_kind, kinds))
 
 
 def _exact(usd: Decimal) -> Decimal:

@@ -237,12 +237,12 @@ class PlanRequest:
             values["training"] = training
             values.setdefault("checkpoint_bytes", training.workload.saved_bytes)
             if options.speedup is not None:
-                allowed = "none with a model: its step time decides how it scales"
-                raise RequestError("speedup", options.speedup, allowed)
+                reason = "does not go with a model: its step time decides how it scales"
+                raise OptionMismatchError("speedup", options.speedup, reason)
         request = cls(**values)
         if options.objective is not None and not request.has_objective:
-            allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
-            raise RequestError("objective", request.objective.value, allowed)
+            reason = f"does not go with the policy {request.policy.value}, which has its own rule"
+            raise OptionMismatchError("objective", request.objective.value, reason)
         return _with_work(request, options, parts["work"])
 
 

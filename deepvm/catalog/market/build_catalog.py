@@ -32,7 +32,13 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
 from deepvm.core.spelling import did_you_mean, listed, one_of, refuse_unknown
 from deepvm.core.units import counted
-from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.errors import (
+    CloudError,
+    DeepVMError,
+    MissingDataError,
+    OptionMismatchError,
+    RequestError,
+)
 from deepvm.io.user_dirs import data_folder, read_data
 
 _MAX_RATIO = 4  # Speed over that of the fastest measured GPU beyond which the scaling is a guess
@@ -352,8 +358,8 @@ class RegionMarket:
         priced = [*self._data(SPOT).values(), *self._data(self.request.spot).values()]
         ids: set[str] = {*names, *(zone for zones in priced for zone in zones if zone)}
         if not ids and not {ZONES, OFFERINGS} & {*self.cloud.kinds}:
-            allowed = f"none: no catalog has zones of {self.cloud.title}"
-            raise RequestError("zone", wanted, allowed)
+            reason = f"does not fit: no catalog has zones of {self.cloud.title}"
+            raise OptionMismatchError("zone", wanted, reason)
         if not ids:
             prices = f"the known prices of {self.region} are not by zone"
             raise self._missing(f"--zone {wanted}: {prices}", ZONES, SPOT)

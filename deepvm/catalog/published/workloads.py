@@ -140,9 +140,10 @@ def read_workload(
     **amount: Any,
 ) -> Workload:
     """Read options of :class:`deepvm.core.options.AmountOptions`."""
-    if bool(model) == (params is not None):
-        allowed = "either a model or --params, such as --model llama-8b or --params 7B"
-        raise RequestError("model", model or "", allowed)
+    if model and params is not None:
+        raise OptionMismatchError.with_other("model", model, "--params")
+    if not model and params is None:
+        raise RequestError("model", "", "a model such as llama-8b, or --params 7B")
     if batch_per_gpu is not None and global_batch is not None:
         raise OptionMismatchError.with_other("global_batch", global_batch, "--batch-per-gpu")
     length = None
@@ -216,11 +217,11 @@ def _samples(
             name, other = "dataset_size", "--epochs 90"
         reason = f"needs {other.partition(' ')[0]}, too"
         raise OptionMismatchError(name, given[name], reason, f"with {other}")
+    allowed = "a number above 0, such as 2.5, 300k, 50M or 2B"
+    counts = {name: _parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
     if first == "tokens" and model.unit != "tokens":
         reason = f"does not fit {model.name}, which trains on {model.unit}"
         raise OptionMismatchError(first, given[first], reason, f"--samples {given[first]}")
-    allowed = "a number above 0, such as 2.5, 300k, 50M or 2B"
-    counts = {name: _parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
     if first in ("", "samples"):
         return counts.get(first)
     return counts[first] * counts.get("dataset_size", 1.0) / model.units_per_sample

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from deepvm.checkpoint.network.mpi_streams import MpiTransport, carrier
 from deepvm.checkpoint.network.protocol import BrokenError, tune
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import CheckpointError, OptionMismatchError, RequestError
 
 CA_VARIABLE = "DEEPVM_TLS_CA"
 _ADDRESS = re.compile(
@@ -155,7 +155,8 @@ class MpiEndpoint:
 
     def listen(self, *, secure: bool = False) -> MpiListener:
         if secure:
-            raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
+            reason = "does not go with MPI, which has no TLS"
+            raise OptionMismatchError("tls_cert", "a certificate", reason)
         return MpiListener(carrier())
 
 

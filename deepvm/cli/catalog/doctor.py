@@ -63,8 +63,8 @@ def doctor(
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region or () if r not in ("", "all"))
     if named and DEFAULT_CLOUD not in clouds:
-        allowed = f"only with {DEFAULT_CLOUD.title}: public catalogs have all regions"
-        raise RequestError("region", joined(named), allowed)
+        reason = f"needs {DEFAULT_CLOUD.title}: public catalogs have all regions"
+        raise OptionMismatchError("region", joined(named), reason)
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
     if DEFAULT_CLOUD in clouds and not regions:
         regions = [DEFAULT_CLOUD.own_region(profile)]

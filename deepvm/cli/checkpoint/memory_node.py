@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deepvm.cli.output import Output, print_as, text
 from deepvm.cli.parameters import flag, group, opt
 from deepvm.core.units import format_bytes, parse_bytes
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import CheckpointError, OptionMismatchError, RequestError
 from deepvm.jobs.agent.process_group import caught
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def serve(
 
     if listen == "mpi":
         if certificate := tls_cert or tls_key:
-            allowed = "none with --listen mpi, which cannot speak TLS"
-            raise RequestError("tls_cert", certificate, allowed)
+            reason = "does not go with --listen mpi, which cannot speak TLS"
+            raise OptionMismatchError("tls_cert", certificate, reason)
         endpoint: Endpoint = MpiEndpoint.here()
     else:
         allowed = "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS"

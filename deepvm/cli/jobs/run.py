@@ -22,7 +22,7 @@ from deepvm.cli.questions import DECLINED, chosen, confirm, has_terminal
 from deepvm.core.json_types import JsonDict
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError, OptionMismatchError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.jobs.cloud import HostsController
@@ -178,8 +178,8 @@ def run(
         return
     if validate:
         if detach:
-            allowed = "no --detach: the comparison is printed at the end"
-            raise RequestError("validate", True, allowed)
+            reason = "does not go with --detach: the comparison is printed at the end"
+            raise OptionMismatchError("validate", True, reason)
         with about(job):
             refuse_unlike(world_of(job_file, job.parent, 0.0).terms)
     if start.costs and not yes:

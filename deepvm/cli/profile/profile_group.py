@@ -10,7 +10,7 @@ from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, say, text
 from deepvm.cli.parameters import arg, flag, group, opt, shared, takes_flags
 from deepvm.core.options import field_named
-from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.errors import DataError, DeepVMError, OptionMismatchError, RequestError
 from deepvm.services.profile.options import (
     ALL,
     CampaignOptions,
@@ -192,8 +192,8 @@ def fit(
 def _only_with(needed: str, law: str, **options: object) -> None:
     for option, value in options.items():
         if value is not None:
-            allowed = f"only with --law {needed}; with --law {law} leave it out"
-            raise RequestError(option, value, allowed)
+            reason = f"needs --law {needed}; it does not go with --law {law}"
+            raise OptionMismatchError(option, value, reason)
 
 
 def _fit_step_time(

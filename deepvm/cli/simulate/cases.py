@@ -58,7 +58,7 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
 def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | None:
     """The deadline, if any."""
     if policy is not None and not time:
-        raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
+        raise OptionMismatchError("deadline_policy", policy, "needs --deadline")
     if policy is None:
         policy = "uniform-progress"
     decides = parse_deadline_policy(policy, "deadline_policy")

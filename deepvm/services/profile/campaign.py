@@ -16,7 +16,13 @@ from deepvm.core.progress import Say
 from deepvm.core.spelling import one_of
 from deepvm.core.training.workload import Model
 from deepvm.core.units import format_time, parse_bytes, parse_time, refuse_outside
-from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
+from deepvm.errors import (
+    DataError,
+    DeepVMError,
+    MeasurementError,
+    OptionMismatchError,
+    RequestError,
+)
 from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
 from deepvm.profiling.eflops.measure_eflops import (
@@ -100,16 +106,16 @@ def _task(options: ScalingOptions) -> Task:
         method = options.method
     else:
         models_of([name])
-        allowed = "only with a language model of 'deepvm performance models'"
+        reason = "needs a language model of 'deepvm performance models'"
         if options.method != "ddp":
-            raise RequestError("method", options.method, allowed)
+            raise OptionMismatchError("method", options.method, f"{options.method} {reason}")
         if options.activation_checkpointing:
-            raise RequestError("activation_checkpointing", True, allowed)
+            raise OptionMismatchError("activation_checkpointing", True, reason)
     if options.method == "fsdp" and options.dtype == "float16":
         raise RequestError("dtype", options.dtype, "bfloat16 or float32 with --method fsdp")
     if options.trains and ":" not in name:
-        allowed = f"only with a model of your own: recommend knows {name} by its name"
-        raise RequestError("trains", options.trains, allowed)
+        reason = f"is for a model of your own: recommend knows {name} by its name"
+        raise OptionMismatchError("trains", options.trains, reason)
     batch = options.batch or str(text.batch if text else BATCH)
     first, *others = _numbers_of("batch", batch, "32,64,128")
     given = shared(options, Task) | {"model": name, "batch": first, "method": method}

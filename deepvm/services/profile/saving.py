@@ -30,7 +30,7 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted, format_time, parse_time
 from deepvm.documents.inputs.tables import read_document
-from deepvm.errors import DataError, MeasurementError, RequestError
+from deepvm.errors import DataError, MeasurementError, OptionMismatchError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -76,8 +76,8 @@ def steps_workload(options: StepsOptions) -> Workload | None:
     if not options.save:
         for name, value in given.items():
             if value:
-                allowed = "only with --save, for which it says what was measured"
-                raise RequestError(name, value, allowed)
+                reason = "needs --save, for which it says what was measured"
+                raise OptionMismatchError(name, value, reason)
         return None
     if not (options.model or options.params):
         allowed = (

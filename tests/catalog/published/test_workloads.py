@@ -92,8 +92,8 @@ def test_what_is_no_count(typed: str) -> None:
 
 def test_what_cannot_be_is_refused_by_name() -> None:
     for options, option, says in [
-        ({}, "model", "either a model or --params"),
-        ({"model": "llama-8b", "params": "7B"}, "model", "either a model or --params"),
+        ({}, "model", "a model such as llama-8b, or --params 7B"),
+        ({"model": "llama-8b", "params": "7B"}, "model", "does not go with --params"),
         ({"model": "lama-8b"}, "model", "did you mean llama-8b"),
         ({"params": "7X"}, "params", "such as 7B"),
         ({"params": "70000T"}, "params", "such as 7B"),
@@ -114,6 +114,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         ({"model": "gpt2", "epochs": "3"}, "epochs", "needs --dataset-size"),
         ({"model": "gpt2", "dataset_size": "3"}, "dataset_size", "needs --epochs"),
         ({"model": "gpt2", "tokens": "nan"}, "tokens", "a number above 0"),
+        ({"model": "resnet50", "tokens": "-2"}, "tokens", "a number above 0"),
     ]:
         with pytest.raises(RequestError) as caught:
             read_workload(**options)

@@ -203,6 +203,6 @@ def test_a_cloud_whose_catalogs_are_off_fails(run: Run, monkeypatch: pytest.Monk
     code, out, _ = run("--cloud", "lambda", "-o", "json")
     assert code == 5 and rows(out)["Lambda: prices"]["status"] == "failed"
     code, _, err = run("--cloud", "gcp", "--region", "us-east1")
-    assert code == 2 and "--region: 'us-east1' (expected only with AWS" in err
+    assert code == 2 and "Error: --region needs AWS: public catalogs" in err
     code, _, err = run("--cloud", "gpc")
     assert code == 2 and "did you mean --cloud gcp?" in err

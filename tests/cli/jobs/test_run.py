@@ -56,6 +56,8 @@ def test_a_dry_run_refuses_what_the_run_would(home: Home, run: Run) -> None:
     for more in ([], ["--dry-run"]):
         code, _, err = run("run", str(home.job("lost", "python nowhere.py")), *more)
         assert code == 2 and "there is no nowhere.py in it" in err
+    code, _, err = run("run", str(home.job("both", "true")), "--validate", "--detach")
+    assert code == 2 and "Error: --validate does not go with --detach" in err
     assert not home.jobs.exists()
 
 

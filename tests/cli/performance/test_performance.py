@@ -126,7 +126,7 @@ def test_bad_input_is_named(run: Run) -> None:
             "--precision: 'bf16' (expected one that T4 has: fp32, fp16",
         ),
         (["--gpu", "H100", "--gpu-memory", "80"], "--gpu-memory: '80'"),
-        (["--gpu", "H100", "--params", "7B"], "either a model or --params"),
+        (["--gpu", "H100", "--params", "7B"], "--model does not go with --params"),
     ]:
         code, out, err = run(*LLAMA, *words)
         assert (code, out) == (2, "") and said in err

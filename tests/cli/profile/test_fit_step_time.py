@@ -161,9 +161,9 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
         (
             ["steps.csv", *STEP_TIME, "--up-to", "8"],
             2,
-            ("--up-to: 8 (expected only with --law speedup; with --law step-time leave it out"),
+            "--up-to needs --law speedup; it does not go with --law step-time",
         ),
-        (["points.csv", "--predict", ""], 2, "--predict: not given or empty (expected only with"),
+        (["points.csv", "--predict", ""], 2, "--predict needs --law step-time"),
         (
             ["steps.csv", "--law", "steptime"],
             2,

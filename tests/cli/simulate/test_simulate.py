@@ -434,7 +434,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (
             ["--job", "calm.yaml", "--deadline-policy", "greedy"],
             2,
-            "no --deadline-policy without --deadline",
+            "Error: --deadline-policy needs --deadline",
         ),
         (
             ["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"],
