@@ -25,6 +25,7 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.io.atomic_write import write_private
+from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import open_cloud
@@ -69,6 +70,7 @@ _NEAR: Mapping[str, Any] = {
     "restart_s": 15.0,
     "version_s": 2.0,
 }
+_SHORT_S = 600.0  # Of training without a step that is known
 _GRACE_S = 120.0  # From a notice to the end, of AWS
 # Keys of a job file that agents get as they are
 _COPIED = ("train", "launcher", "env", "setup", "save_policy", "keep", "save_every_steps", "data")
@@ -357,7 +359,7 @@ def submit(
     heads = known.spec.get("earlier_heads", 0) if head is None else head.number
     changes = {"tiers": _other_tiers(job, now_s), "earlier_heads": heads}
     requests = history.world(job.name).requests
-    with _set_aside(known.folder):
+    with _set_aside(known, history):
         return _submit(job, file, history, now_s, changes, requests, detach=detach)
 
 
@@ -404,30 +406,70 @@ def _other_tiers(job: JobFile, now_s: float) -> list[str]:
     return [f"{tier.rstrip('/')}/{folder}" for tier in tiers]
 
 
+def starts_over(known: JobRow, history: History) -> bool:
+    """Whether a job has ended before it kept anything: another one may have its name."""
+    try:
+        check_replaceable(known)
+    except RequestError:
+        return False
+    world = history.world(known.name)
+    kept = world.steps or world.saves or any(kept.files for kept in world.outputs.values())
+    kept = kept or any((known.folder / "versions").glob("[!.]*"))
+    # What it has printed may be all that there is of a script that reports no steps
+    trained_s = known.result["breakdown_s"]["compute"] if known.result else 0.0
+    return world.job is not Job.DONE and trained_s < _SHORT_S and not (world.alive or kept)
+
+
 @contextmanager
-def _set_aside(folder: Path) -> Iterator[None]:
+def _set_aside(known: JobRow, history: History) -> Iterator[None]:
     """Move an ended job's folder away, and back if the new job cannot be written down."""
+    folder = known.folder
     if not folder.is_dir():
         yield
         return
     lock = FileLock(folder / LOCK)
     if not lock.take(shared=False, limit_s=1.0):
         raise DataError(f"another process has {folder.name}; try again when it has ended")
-    aside = folder.with_name(f".{folder.name}.replaced")
+    aside = _aside_of(known)
     try:
-        shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
+        point("replace.moved")
         try:
             yield
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            point("replace.recorded")
+            _settle(aside, history)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     finally:
         lock.release()
+
+
+def _aside_of(job: JobRow) -> Path:
+    return job.folder.with_name(f".{job.name}.{job.created_s:.0f}.replaced")
+
+
+def _settle(aside: Path, history: History) -> None:
+    """Give a folder back to its job if the history still has that, else remove it."""
+    known = history.job(aside.name.split(".")[1])
+    if known is not None and aside == _aside_of(known):
+        shutil.rmtree(known.folder, ignore_errors=True)
+        point("replace.settling")
+        aside.rename(known.folder)
+    elif known is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def settle_replacements(rows: Iterable[JobRow], history: History) -> None:
+    """Undo or complete the replacements that were killed, among the folders of these jobs."""
+    for parent in {row.folder.parent for row in rows}:
+        for aside in parent.glob(".*.replaced"):
+            lock = FileLock(aside / LOCK)
+            # Whoever still replaces the job has the lock
+            with suppress(OSError):
+                if lock.take(shared=False):
+                    _settle(aside, history)
+            lock.release()
 
 
 def _submit(
@@ -466,6 +508,7 @@ def _submit(
         "instance_type": world.pools[0].instance_type,
         **changes,
     }
+    point("replace.written")
     if not history.add_job(job.name, now_s, folder, spec, world, replaces=bool(changes)):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world

@@ -58,7 +58,7 @@ def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
     assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
     assert not list(home.result.glob("done-*"))
     assert "formed no process group" in home.run("jobs", "logs", "copies").stdout
-    assert "the same command with --processes-per-machine 1 --name copies-2" in done.stderr
+    assert "the same command with --processes-per-machine 1" in done.stderr
 
 
 @pytest.mark.parametrize("train", [REPORTS, "exec sleep 0.1;"], ids=["steps", "end"])
@@ -72,7 +72,9 @@ def test_copies_on_two_machines_are_stopped(home: Home, train: str) -> None:
     )
     assert done.stderr.startswith("Note: 2 processes start on 2 machines, and ")
     assert "one machine" in done.stderr and not list(home.result.glob("done-*"))
-    assert "--name apart-2" in done.stderr
+    # Of the first a step was seen
+    next_command = {REPORTS: "--name apart-2"}.get(train, "the same command starts over")
+    assert next_command in done.stderr
 
 
 def test_a_command_that_is_not_found(home: Home) -> None:

@@ -18,7 +18,7 @@ from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud, open_cloud
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import PREEMPTED, JobState, Pool
+from deepvm.jobs.decisions.world import PREEMPTED, JobState, KeptOutputs, Pool, Reason
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.wire import FAR_BEAT_S, NEAR_BEAT_S
@@ -274,6 +274,31 @@ def test_a_name_that_exists_is_answered_with_what_people_mean(history: History) 
             == f"a name that no job has had; {said}'--replace' starts over in its place,"
             " '--name one-3' starts a new job"
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "trained_s", "over"),
+    [
+        ({}, 60.0, True),
+        ({"job": Job.FAILED}, 60.0, True),
+        ({"job": Job.DONE}, 60.0, False),
+        ({"job": Job.FAILED}, 3600.0, False),  # what it has printed may be worth something
+        ({"reached": 1}, 60.0, False),
+        ({"version": 1}, 60.0, False),
+        ({"saves": {Reason.STOP: 1}}, 60.0, False),
+        ({"outputs": {"m1": KeptOutputs(files=1, bytes=1)}}, 60.0, False),
+    ],
+)
+def test_only_a_job_that_kept_nothing_gives_its_name_away(
+    history: History, changes: dict[str, Any], trained_s: float, *, over: bool
+) -> None:
+    world = submitted(history, "one")
+    row = history.job("one")
+    assert row is not None and not submission.starts_over(row, history)  # it may run
+    ended(history, "one", world, **changes)
+    history.finish("one", {"state": "failed", "breakdown_s": {"compute": trained_s}})
+    row = history.job("one")
+    assert row is not None and submission.starts_over(row, history) == over
 
 
 def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:

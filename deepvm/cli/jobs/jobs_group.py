@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ def list_jobs(output: Output = "table") -> None:
     from deepvm.jobs.standing import job_lines
 
     with History.open() as history:
-        _refresh(history, history.jobs())
+        run.refresh(history, history.jobs())
         jobs = job_lines(history, time.time())
     print_named(output, text("jobs_ls", also="-o csv", jobs=jobs), "jobs", {"jobs": jobs})
     if not jobs and output == "table":
@@ -110,7 +110,7 @@ def logs(
             before = controller
             tail = None
             time.sleep(_REMOTE_POLL_S if has_head(row) else _POLL_S)
-            _refresh(history, [row], logs=True)
+            run.refresh(history, [row], logs=True)
             row = run.known_job(history, name)
 
 
@@ -208,7 +208,7 @@ def orphans(
 
     folder = jobs_folder()
     with History.open() as history:
-        _refresh(history, history.jobs())
+        run.refresh(history, history.jobs())
         owned = clouds_of_owner(folder)
         result = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
     print_named(output, text("jobs_orphans", orphans=result.orphans), "orphans", result)
@@ -297,15 +297,8 @@ def _open_job(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRo
     with History.open() as history:
         # An unreachable cloud leaves the last known state; for one job, other errors are raised
         tolerated = (RefusedError, UnknownError)
-        _refresh(history, [run.known_job(history, name)], logs=logs, tolerated=tolerated)
+        run.refresh(history, [run.known_job(history, name)], logs=logs, tolerated=tolerated)
         yield history, run.known_job(history, name)
-
-
-def _refresh(history: History, rows: Sequence[JobRow], **how: Any) -> None:
-    from deepvm.jobs.head.remote import refresh_all
-    from deepvm.jobs.submission import cloud_of
-
-    refresh_all(history, rows, cloud_of, note, run.write_page, **how)
 
 
 history_group = group("Show how long machines lived, by type, zone and market.")

@@ -134,7 +134,7 @@ def run(
     from deepvm.jobs.history.forecast import refuse_unlike
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
-    from deepvm.jobs.submission import about, free_name, head_cloud, submit, world_of
+    from deepvm.jobs.submission import about, free_name, head_cloud, starts_over, submit, world_of
     from deepvm.services.job_start import job_start
     from deepvm.services.jobs import plan_job
 
@@ -153,10 +153,14 @@ def run(
         job_file = changed(read_job_file(job), **given)
     for line in remarks(job_file):
         note(line)
+    starts = "starts over"
     if not dry_run:
         with History.open() as history:
             known = _known_after_news(job_file.name, history)
             if known is not None:
+                if not replace and starts_over(known, history):
+                    starts = f"had kept nothing and {starts}"
+                    replace = True
                 answer = _on_known_name(known, history, replaces=replace)
                 replace = answer == _REPLACE
                 if answer == _RESUME:
@@ -188,7 +192,7 @@ def run(
         submitted, world = submit(job_file, job, history, detach=detach, replaces=replace)
         if replace:
             where = ", ".join(submitted.spec["tiers"])
-            note(f"{submitted.name} starts over, with new checkpoints at {where}")
+            note(f"{submitted.name} {starts}, with new checkpoints at {where}")
         if detach:
             row = known_job(history, submitted.name)
             if head := head_cloud(row):
@@ -201,14 +205,20 @@ def run(
                 control(submitted, world, history, output, keep=keep, **shows)
 
 
+def refresh(history: History, rows: Sequence[JobRow], **how: Any) -> None:
+    """Bring jobs up to date: with what remote controllers and killed replacements have left."""
+    from deepvm.jobs.head.remote import refresh_all
+    from deepvm.jobs.submission import cloud_of, settle_replacements
+
+    settle_replacements(rows, history)
+    refresh_all(history, rows, cloud_of, note, write_page, **how)
+
+
 def _known_after_news(name: str, history: History) -> JobRow | None:
     """The job of a name, if there is one, with what a remote controller has written since."""
-    from deepvm.jobs.head.remote import refresh_all
-    from deepvm.jobs.submission import cloud_of
-
     known = history.job(name)
     if known is not None:
-        refresh_all(history, [known], cloud_of, note, write_page)
+        refresh(history, [known])
         known = known_job(history, name)
     return known
 
@@ -526,7 +536,7 @@ def _conclude(
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import standing_of
-    from deepvm.jobs.submission import free_name
+    from deepvm.jobs.submission import free_name, starts_over
     from deepvm.reports.jobs.live import closing_lines, failure_lines
 
     name = job.name
@@ -555,11 +565,14 @@ def _conclude(
                 "validation", lambda: _validation(row.created_s, end, status.events)
             )
         history.finish(name, document)
-    page = write_page(known_job(history, name), history)
+    row = known_job(history, name)
+    page = write_page(row, history)
     print_as(output, text("job", document=document, events=()), lambda: document)
     for line in failure_lines(document, controller.last_lines):
         say(line)
-    new_name = free_name(name, history)
+    new_name = ""
+    if not starts_over(row, history):
+        new_name = free_name(name, history)
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder, new_name):
         note(line)
     if page is not None:

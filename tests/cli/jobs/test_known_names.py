@@ -90,3 +90,62 @@ def test_a_terminal_is_asked_about_a_name(home: Home) -> None:
     assert starts(home)[2:] == [0] and "asked-2" in home.run("jobs", "ls").stdout
     code, shown = home.answered("replace\n", "run", job)
     assert code == 0 and starts(home)[3:] == [0], shown
+
+
+def test_a_job_that_kept_nothing_gives_its_name_to_a_rerun(home: Home) -> None:
+    """Whether it failed before it could report anything, or before its first step."""
+    train = "exec python own.py 8 0.01;"
+    job = home.job("typo", train, save_every_steps=1, steps=8)
+    script = home.code / "own.py"
+    right = script.read_text()
+    for wrong in ("import no_such_module\n", "import deepvm.training as dt\ndt.latest()\n1 / 0\n"):
+        script.write_text(wrong)
+        done = home.run("run", str(job))
+        assert done.returncode == 1 and "the same command starts over" in done.stderr, done.stderr
+        assert "--name typo-2" not in done.stderr
+    script.write_text(right)
+    done = home.run("run", str(job))
+    assert done.returncode == 0, done.stderr
+    assert "Note: typo had kept nothing and starts over, with new checkpoints at" in done.stderr
+    assert starts(home) == [0] and home.document("jobs", "show", "typo")["steps"] == 8
+    assert [row["name"] for row in home.document("jobs", "ls")["jobs"]] == ["typo"]
+
+
+def test_outputs_are_not_replaced_unasked(home: Home) -> None:
+    (home.code / "own.py").write_text(
+        "import os\nos.mkdir('outputs')\nopen('outputs/a', 'w')\n1 / 0\n"
+    )
+    job = str(home.job("kept", "exec python own.py;"))
+    done = home.run("run", job)
+    assert done.returncode == 1 and "--name kept-2" in done.stderr, done.stderr
+    done = home.run("run", job)
+    assert done.returncode == 2 and "'--replace' starts over in its place" in done.stderr
+
+
+@pytest.mark.parametrize("at", ["written", "recorded", "settling"])
+def test_a_replacement_that_is_killed_is_undone_or_complete(home: Home, at: str) -> None:
+    """Never are both jobs lost, also if what undoes it is killed."""
+    job = str(home.job("killed", TRAIN))
+    assert home.run("run", job).returncode == 0
+    calm = dict(home.env)
+    home.env["DEEPVM_CHECKPOINT_KILL_AT"] = f"replace.{at}"
+    if at == "settling":
+        home.env["DEEPVM_CHECKPOINT_KILL_AT"] = "replace.moved"
+        assert home.run("run", job, "--replace").returncode == -9
+        home.env["DEEPVM_CHECKPOINT_KILL_AT"] = "replace.settling"
+        assert home.run("jobs", "ls").returncode == -9
+    else:
+        assert home.run("run", job, "--replace").returncode == -9
+    assert len(list(home.jobs.glob(".killed.*"))) == 1
+    home.env = calm
+    if at == "recorded":
+        assert home.document("jobs", "show", "killed")["state"] == "pending"
+        assert home.run("jobs", "resume", "killed").returncode == 0
+        assert starts(home) == [0, 0]
+    else:
+        done = home.run("jobs", "logs", "killed")
+        assert done.returncode == 0 and home.document("jobs", "show", "killed")["state"] == "done"
+        assert (home.jobs / "killed" / "run.html").exists()
+        assert starts(home) == [0]
+    assert not list(home.jobs.glob(".killed*"))
+    assert home.run("run", job, "--replace").returncode == 0
