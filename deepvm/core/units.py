@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from numbers import Real
 from typing import TypeGuard
@@ -136,12 +136,23 @@ def budget_micro_usd(budget: Decimal) -> int:
 
 def format_usd(amount: Decimal | int) -> str:
     """An exact amount with at least four decimals, unrounded as it may be used as a budget."""
-    if isinstance(amount, Decimal):
-        exact = amount
-    else:
-        exact = Decimal(amount) / MICRO_USD
-    whole, _, decimals = f"{exact:f}".partition(".")
+    whole, _, decimals = f"{_usd(amount):f}".partition(".")
     return f"{whole}.{decimals.rstrip('0'):0<4}"
+
+
+def in_cents(amount: Decimal | int) -> str:
+    """Rounded up, because people use it as a budget; four decimals only below one cent."""
+    usd = _usd(amount)
+    step = Decimal("0.01")
+    if 0 < usd < step:
+        step = Decimal("0.0001")
+    return f"{usd.quantize(step, ROUND_CEILING):f}"
+
+
+def _usd(amount: Decimal | int) -> Decimal:
+    if isinstance(amount, Decimal):
+        return amount
+    return Decimal(amount) / MICRO_USD
 
 
 _TIME = re.compile(

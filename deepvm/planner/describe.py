@@ -119,8 +119,8 @@ def describe(
     counted = cluster.spot_count > 0 and (work is not None or prediction is not None)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
-        rate = "25 % a month is taken as its best case"
-        warnings.append(f"the interruption rate of {gpu.name} is unknown: {rate}; give --mttp")
+        assumed = "at best 25 % a month assumed (--mttp)"
+        warnings.append(f"preemption rate of {gpu.name} unknown: {assumed}")
     return Recommendation(
         rank=rank,
         cluster=cluster,

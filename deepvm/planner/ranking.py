@@ -39,9 +39,9 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, InstanceType
 from deepvm.core.cluster.speedup import STEP_TIME
 from deepvm.core.units import MICRO_USD, MOST_USD
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, law_of
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable, law_of
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
+from deepvm.planner.search.enumeration import TIE, Choice, Enumeration, counted_share, tie_floor
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
@@ -266,6 +266,28 @@ def most_valuable(
     eligible = _eligible(enumeration, within, late)
     row = int(np.argmax(np.where(eligible, enumeration.value[:within], -np.inf)))
     return _choice(enumeration, _plans(enumeration, within), row)
+
+
+def usually_fastest(
+    enumeration: Enumeration, request: PlanRequest, budget: int, plan: Choice
+) -> bool:
+    """Whether no trusted plan within the budget is over 1 % better with the usual preemptions.
+
+    Values count large gangs as at a bad time, see :func:`counted_share`.
+    """
+    within = enumeration.affordable(budget)
+    if not request.weighs_doubt:
+        return plan.value >= tie_floor(float(enumeration.best_so_far[within - 1]))
+    eligible = _eligible(enumeration, within, late=not request.derives_budget)
+    uncounted = enumeration.column(_over_counted)[:within]
+    best = float(np.max(enumeration.value[:within] * uncounted, where=eligible, initial=-np.inf))
+    usual = plan.value * float(_over_counted(plan.block.sizes)[plan.size])
+    return best <= usual + abs(usual) * (VALUE_TOLERANCE - 1)
+
+
+def _over_counted(sizes: TrainingTable) -> FloatArray:
+    """The usual share that preemptions leave, over the one that is counted."""
+    return sizes.kept / counted_share(sizes.kept, sizes.kept_bad)
 
 
 def cheapest_reaching(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd, in_cents
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import ON_DEMAND
 from deepvm.planner.describe import binding, describe, improvement
@@ -29,6 +29,7 @@ from deepvm.planner.ranking import (
     most_valuable,
     next_first,
     ranked,
+    usually_fastest,
 )
 from deepvm.planner.rejections import too_little_memory
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
@@ -42,10 +43,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best cluster by another objective."""
+    """The best cluster by another objective.
+
+    ``fastest``: for a makespan, whether none within the limits is over 1 % faster.
+    """
 
     objective: Objective
     recommendation: Recommendation
+    fastest: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,8 @@ class Recommendations(Rows[Recommendation]):
         next_change: the next budget that buys a better cluster. Where a model is trained: one that
             is better by 5 % and worth it, and of the budgets up to twice this one that where more
             money buys most.
-        fastest: whether the first is within 1 % of the best value of any trusted plan within the
-            budget, the deadline aside.
+        fastest: whether no trusted plan within the budget, the deadline aside, is over 1 % faster
+            where preemptions are as usual; without a budget per hour, none within the limits.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
             at most 1 / 95 % of its expected time, if it saves at least 10 % of the price.
         on_demand: the best cluster of on-demand VMs alone under the same limits.
@@ -226,14 +231,14 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     fastest = True
     passed_over = None
     if best is not None and most is not None:
-        fastest = most.value <= best.value + abs(best.value) * (VALUE_TOLERANCE - 1)
-        if most.refuted and not fastest:
+        fastest = usually_fastest(enumeration, request, budget, best)
+        if most.refuted and most.value > best.value + abs(best.value) * (VALUE_TOLERANCE - 1):
             passed_over = describe(most, candidates)
     catalog = candidates.catalog
     described = tuple(_described(choices, candidates))
     if request.derives_budget and described:
-        usd = described[0].counted_usd_per_hour
-        request = replace(request, budget=usd.quantize(Decimal("0.01"), ROUND_CEILING))
+        least = in_cents(described[0].counted_usd_per_hour)
+        request = replace(request, budget=Decimal(least))
     cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
@@ -318,7 +323,11 @@ def _alternatives(
             )
         choice = first(plans, other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
-            yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
+            r = describe(choice, asked, binding=binding(choice, asked))
+            fastest = False
+            if objective is Objective.MAKESPAN:
+                fastest = usually_fastest(plans, other, request.budget_micro_usd, choice)
+            yield Alternative(objective, r, fastest)
 
 
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
@@ -354,7 +363,7 @@ def rejection_of(
                 return Rejection(name, "reserved", f"{ends}, and the job {takes}")
         why = infeasible(own, None)
         return Rejection(name, why.constraint, why.reason)
-    detail = f"its cheapest cluster{cluster} costs ${format_usd(cheapest)}/h{request.in_all}"
+    detail = f"its cheapest cluster{cluster} costs ${in_cents(cheapest)}/h{request.in_all}"
     lack = lacks_memory(candidates, name)
     if lack is None:
         return Rejection(name, "budget", detail)

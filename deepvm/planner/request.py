@@ -211,7 +211,8 @@ class PlanRequest:
     ) -> PlanRequest:
         """Read a budget, $/h, and options, as a record or by keyword. Raises a RequestError.
 
-        ``budget`` None: only the job's total budget and deadline limit the price.
+        ``budget`` None: only the job's total budget and deadline limit the price. With a deadline
+        the lowest bill is asked for then, unless ``objective`` says otherwise.
         """
         if options is None:
             options = RankOptions(**given)
@@ -225,7 +226,7 @@ class PlanRequest:
             if options.deadline is None and options.total_budget is None:
                 raise RequestError("budget", None, BUDGET_OR_LIMIT)
             values |= {"budget": Decimal(0), "derives_budget": True}
-            if options.objective is None and options.total_budget is None:
+            if options.objective is None and options.deadline is not None:
                 values["objective"] = Objective.TOTAL_COST
         else:
             values["budget"] = to_decimal(budget, "budget", zero=True, unit="$/h")

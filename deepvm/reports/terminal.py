@@ -22,7 +22,6 @@ _COPIED = (
     r"(?<=you mean )(?:--|'?deepvm )[^?\n]*\?",
     r"pip install (?:-e )?'[^'\n]*'\S*",
     r"\{\".*\}\S*",  # the example of a JSON file
-    r"best value",  # a row's label
 )
 _PIECE = re.compile(rf"\s*(?:{'|'.join(_COPIED)}|\S+)")
 
@@ -117,7 +116,7 @@ def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     for line in lines:
         text = fitted(line, stream)
-        if line.startswith(("! ", "Doubt: ")):
+        if line.startswith(("! ", "Warning: ")):
             text = paint(text, WARNING, stream)
         stream.write(f"{text}\n")
 

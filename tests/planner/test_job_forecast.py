@@ -292,9 +292,9 @@ def test_a_limit_of_exactly_what_a_cluster_takes_keeps_it() -> None:
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
     found = recommend(paper(), 3, work=100)
-    assert any("the interruption rate of g4dn.xlarge is unknown" in w for w in found[0].warnings)
+    assert any("preemption rate of g4dn.xlarge unknown" in w for w in found[0].warnings)
     assert not any(
-        "nobody says" in w for w in recommend(paper(), 3, work=100, mttp="3h")[0].warnings
+        "preemption rate" in w for w in recommend(paper(), 3, work=100, mttp="3h")[0].warnings
     )
 
 

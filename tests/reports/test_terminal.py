@@ -131,11 +131,11 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     stream = Terminal()
-    print_lines(["! old prices, months and months", "plain", "Doubt: what?"], stream)
+    print_lines(["! old prices, months and months", "plain", "Warning: what?"], stream)
     assert (
         stream.getvalue()
-        == "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n\x1b[33mDoubt:"
-        " what?\x1b[0m\n"
+        == "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n"
+        "\x1b[33mWarning: what?\x1b[0m\n"
     )
 
 

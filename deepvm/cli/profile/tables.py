@@ -97,7 +97,7 @@ def diff(
     for line in own.provenance.notes[len(published.provenance.notes) :]:
         note(line)
     for line in own.provenance.doubts[len(published.provenance.doubts) :]:
-        say(f"Doubt: {line}")
+        say(f"Warning: {line}")
 
 
 @app.command("import", short_help="Add measurements of a file to yours.")

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
@@ -11,9 +11,11 @@ from deepvm.core.units import counted, format_seconds
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import (
     A_GRANT_TAKES_DAYS,
+    FASTEST,
     NEW_ACCOUNT,
     Note,
     PlanView,
+    Row,
     short_label,
     simulated_note,
 )
@@ -40,52 +42,69 @@ _PARALLEL = {"ddp": "torchrun, DDP", "fsdp": "torchrun, FSDP", "lora": "torchrun
 def print_answer(view: PlanView) -> None:
     """At most 15 lines of at most 78 columns on stdout, where one region is asked for."""
     width = min(width_of(sys.stdout) or WIDTH, WIDTH)
+    rows, sentences = _fitting(view)
     head = [line for text in _headline(view) for line in _wrap("", text, width)]
-    lines = [*head, "", *_table(view, width), ""]
+    lines = [*head, "", *_table(view, rows, width), ""]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     if len(view.found.answers) > 1 or view.found.left_out or view.placement is not None:
         _print_places(view)
-    for topic, text in _sentences(view):
+    for topic, text in sentences:
         for line in _wrap(topic, text, width):
             painted = paint(line, WARNING, sys.stdout) if line.startswith("! ") else line
             sys.stdout.write(f"{painted}\n")
 
 
-def _sentences(view: PlanView) -> list[Sentence]:
-    """What stands below the table, each with its topic, as far as a screen has room for it.
+@dataclass(frozen=True)
+class _Draft:
+    """What an answer shows: plans next to those of each answer, warnings, and how to ask a job."""
+
+    extras: int
+    warnings: int
+    job: bool = True
+
+
+def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
+    """The plans of the table and what stands below it, as far as a screen has lines for them.
 
     What is left out is in the reasons.
     """
-    first = view.rows[0][1]
     notes = [note for note in view.cautions if note.mark]
     grave = sum(note.kind != "warning" for note in notes)
-    fixed = [_speeds(view), *(str(note) for note in view.cautions if not note.mark)]
-    fixed += map(str, simulated_note(first))
-    room = sys.maxsize
-    if len(view.found.answers) == 1:
-        head = _lines_of([("", text) for text in _headline(view)])
-        room = _MAX_LINES - len(_table(view, WIDTH)) - 2 - head
-    # How many warnings; whether with the plan of one GPU, and with how to ask for a job
+    always = [label for label, _ in view.more_rows].count(NEW_ACCOUNT)
+    extras = range(len(view.more_rows), always - 1, -1)
     counts = range(len(notes), -1, -1)
-    drafts = [(len(notes), True, True), *((n, True, False) for n in counts if n >= grave)]
-    drafts += [(n, False, False) for n in counts]
-    sentences: list[Sentence] = []
-    for count, single, job in drafts:
-        sentences = [
-            *_warnings(notes, count),
-            *(("", text) for text in fixed),
-            ("To rent it", view.quota_sentence),
-            ("Your script", _script(view) + (_one_gpu(view) if single else "")),
-            ("Your job", _job(view) if job else ""),
-            ("Next", _next_step(view)),
-        ]
-        sentences = [(topic, text) for topic, text in sentences if text]
+    drafts = [_Draft(count, len(notes)) for count in extras]
+    drafts += [_Draft(always, count) for count in counts if count >= grave]
+    drafts += [_Draft(always, count, job=False) for count in counts]
+    for draft in drafts:
+        rows = [*view.rows, *view.more_rows[: draft.extras]]
+        sentences = _sentences(view, draft)
+        room = sys.maxsize
+        if len(view.found.answers) == 1:
+            head = _lines_of([("", text) for text in _headline(view)])
+            room = _MAX_LINES - len(_table(view, rows, WIDTH)) - 2 - head
         if _lines_of(sentences) <= room:
-            return sentences
+            return rows, sentences
     shorter = [(topic, text.replace(A_GRANT_TAKES_DAYS, "")) for topic, text in sentences]
-    if _lines_of(shorter) <= room:
-        return shorter
-    return [(topic, text.partition(A_GRANT_TAKES_DAYS)[0]) for topic, text in sentences]
+    if _lines_of(shorter) > room:
+        shorter = [(topic, text.partition(A_GRANT_TAKES_DAYS)[0]) for topic, text in sentences]
+    return rows, shorter
+
+
+def _sentences(view: PlanView, draft: _Draft) -> list[Sentence]:
+    """What stands below the table, each with its topic."""
+    notes = [note for note in view.cautions if note.mark]
+    sentences = [
+        *_warnings(notes, draft.warnings),
+        ("", _speeds(view)),
+        *(("", str(note)) for note in view.cautions if not note.mark),
+        *(("", str(note)) for note in simulated_note(view.rows[0][1])),
+        ("To rent it", view.quota_sentence(smaller=draft.extras == len(view.more_rows))),
+        ("Your script", _script(view)),
+        ("Your job", _job(view) if draft.job else ""),
+        ("Next", _next_step(view)),
+    ]
+    return [(topic, text) for topic, text in sentences if text]
 
 
 def _lines_of(sentences: Sequence[Sentence]) -> int:
@@ -93,12 +112,9 @@ def _lines_of(sentences: Sequence[Sentence]) -> int:
     return sum(len(_wrap(topic, text, WIDTH)) for topic, text in sentences)
 
 
-def _table(view: PlanView, width: int) -> list[str]:
+def _table(view: PlanView, labeled: Sequence[Row], width: int) -> list[str]:
     """With shorter labels, and without speeds of a job, where rows would not be lines."""
     table: list[Column] = []
-    labeled, account = view.rows, view.found.new_account
-    if account is not None and account.plan is not None:
-        labeled = [*labeled, (NEW_ACCOUNT, account.plan.recommendation)]
     for shorten, speeds in ((str, True), (short_label, True), (short_label, False)):
         rows = [_cells(shorten(label), r, view, speeds=speeds) for label, r in labeled]
         columns = dict.fromkeys(column for row in rows for column in row)
@@ -119,7 +135,7 @@ def _wrap(topic: str, text: str, width: int) -> list[str]:
 def _cells(label: str, r: Recommendation, view: PlanView, *, speeds: bool) -> dict[Column, str]:
     assert view.workload is not None and r.prediction is not None
     cells = {
-        Column(""): label,
+        Column("", wrap=False): label,
         Column("cluster"): words.cluster_words(r.cluster),
         Column("GPUs", drop=2): words.gpu_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:,.2f}",
@@ -164,7 +180,10 @@ def _speeds(view: PlanView) -> str:
     speed = first.prediction.throughput
     how = "were measured" if first.prediction.source == "measured" else "are estimates"
     ends = f"{words.thousands(speed.low)}-{words.thousands(speed.high)} {view.workload.units}"
-    return f'Speeds {how}: 4 of 5 runs of "{short_label(label)}" land at {ends}.'
+    name = f'"{short_label(label)}"'
+    if len(name) > len(FASTEST) + 2:
+        name = "row 1"
+    return f"Speeds {how}: 4 of 5 runs of {name} land at {ends}."
 
 
 def _script(view: PlanView) -> str:
@@ -180,24 +199,11 @@ def _script(view: PlanView) -> str:
         notice = "can be reclaimed at any time"
         if view.cloud is not None:
             notice = f"get {format_seconds(view.cloud.rules.grace_s)} notice"
-        duties.append(f"save through deepvm (spot VMs {notice}: 'deepvm help checkpoints')")
+        reason = f"spot VMs {notice} ('deepvm help checkpoints')"
+        duties.append(f"save checkpoints: {reason}")
     if not duties:
         return "needs no change: one GPU, and no spot VM"
     return f"must {' and '.join(duties)}"
-
-
-def _one_gpu(view: PlanView) -> str:
-    """The best plan for a script that uses one GPU, where the first plan has several."""
-    single = view.answer.single_gpu
-    if single is None or words.gpus_of(view.rows[0][1]) == 1:
-        return ""
-    label = next((label for label, r in view.rows if r.cluster == single.cluster), "")
-    if label:
-        return f'; "{short_label(label)}" needs one GPU'
-    assert view.workload is not None
-    speed = f"{words.thousands(single.throughput)} {view.workload.units}"
-    plan = f"{words.cluster_words(single.cluster)}, ${single.usd_per_hour:.2f}/h"
-    return f"; one GPU: {plan}, {speed}"
 
 
 def _job(view: PlanView) -> str:
@@ -226,9 +232,12 @@ def _next_step(view: PlanView) -> str:
 def _warnings(notes: Sequence[Note], count: int) -> list[Sentence]:
     """So many, the gravest first, and how many more there are."""
     shown = [("", str(note)) for note in notes[:count]]
-    left = len(notes) - count
+    left = notes[count:]
     if left:
-        shown.append(("", f"! {counted(left, 'more warning' if shown else 'warning')}: --why"))
+        kinds = dict.fromkeys(note.kind.replace("-", " ") for note in left)
+        named = [kind for kind in kinds if kind != "warning"]
+        text = f"! --why has {counted(len(left), 'more warning' if shown else 'warning')}"
+        shown.append(("", f"{text}: {', '.join(named)}" if named else text))
     return shown
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.core.cluster.instances import Catalog
+from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
-from deepvm.core.units import counted, format_bytes, format_seconds, format_short
+from deepvm.core.units import counted, format_bytes, format_seconds, format_short, in_cents
 from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
 
 FASTEST = "fastest"
-FIRST_CHOICE = "first choice"
+FASTER = "faster"
+RECOMMENDED = "recommended"
 BEST_VALUE = "best value"
 CHEAPEST = "cheapest"
 NO_SPOT = "no spot"
+ONE_GPU = "one GPU"
 NEW_ACCOUNT = "new account"
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
@@ -40,6 +42,8 @@ _LAST_WORDS = re.compile(" (Instance Requests|instances)$")  # of the names of A
 _OLD_DAYS = 7
 _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
 _LATE = 0.1  # A probability of missing the deadline from which on a note says so
+_FOR = "for $"  # of the label of a plan for a higher budget
+_MAX_TIMES_THE_BUDGET = 2
 # Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it
 _FEW_STEPS = 100
 # Probabilities of being faster from where on, and up to where, two plans are about equal
@@ -68,24 +72,50 @@ class PlanView:
     assumed: bool = False
     epochs: str | None = None  # as the user gave them
 
-    @cached_property
+    @property
     def rows(self) -> list[Row]:
-        """What is compared: the first, what costs least for its work, the best without spot VMs."""
+        """The first, what costs least for its work, and the best without spot VMs."""
+        return [row for row in self._labeled if not _is_extra(row[0])]
+
+    @property
+    def more_rows(self) -> list[Row]:
+        """One that a new account may rent, the best with one GPU, and what more money buys."""
+        rows = [row for row in self._labeled if _is_extra(row[0])]
+        account = self.found.new_account
+        if account is not None and account.plan is not None:
+            rows.insert(0, (NEW_ACCOUNT, account.plan.recommendation))
+        return rows
+
+    @cached_property
+    def _labeled(self) -> list[Row]:
+        """Each plan once, with all of its labels."""
         answer = self.answer
         if not answer.configurations:
             return []
         first = answer.configurations[0]
         labeled = [(_first_by(answer), first)]
         if answer.request.has_objective:
-            plans = {a.objective: a.recommendation for a in answer.alternatives}
+            others = {a.objective: a for a in answer.alternatives}
+            objective, label = Objective.COST_PER_WORK, BEST_VALUE
             if answer.request.derives_budget:
-                labeled.append((CHEAPEST, plans.get(Objective.TOTAL_COST, first)))
-            else:
-                labeled.append((BEST_VALUE, plans.get(Objective.COST_PER_WORK, first)))
+                objective, label = Objective.TOTAL_COST, CHEAPEST
+                if labeled[0][0] == CHEAPEST:
+                    objective, label = Objective.MAKESPAN, FASTER
+            other = others.get(objective)
+            if other is not None:
+                label = FASTEST if other.fastest else label
+                labeled.append((label, other.recommendation))
+            elif label in (BEST_VALUE, CHEAPEST):
+                labeled.append((label, first))
         steady = answer.on_demand
         # A plan that would take twenty times as long is no answer, however safe it is.
         if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
             labeled.append((NO_SPOT, steady))
+        if answer.single_gpu is not None:
+            labeled.append((ONE_GPU, answer.single_gpu))
+        more, most = answer.next_change, _MAX_TIMES_THE_BUDGET * answer.request.budget
+        if answer.request.weighs_doubt and more is not None and more.budget <= most:
+            labeled.append((f"{_FOR}{in_cents(more.budget)}/h", more.recommendation))
         rows: dict[str, tuple[list[str], Recommendation]] = {}
         for label, r in labeled:
             labels, _ = rows.setdefault(f"{r.cluster.architecture} {r.cluster}", ([], r))
@@ -127,8 +157,22 @@ class PlanView:
         return [*simulated_note(self.answer[0]), *rival_note(self.answer), *self.cautions]
 
     @property
-    def quota_sentence(self) -> str:
-        """What an account must be allowed for the first plan, where the limits are not known."""
+    def smaller_need(self) -> str:
+        """`` ("best value": 16)``, of a plan that needs at most half of the first one's quota."""
+        most: dict[tuple[str, Market], int] = {}
+        for label, r in self.rows:
+            needs = quota_needs(r.cluster, self.answer.catalog)
+            vcpus = {(need.family, need.market): need.vcpus for need in needs}
+            most = most or vcpus
+            if vcpus.keys() == most.keys() and 2 * sum(vcpus.values()) <= sum(most.values()):
+                return f' ("{short_label(label)}": {sum(vcpus.values()):,})'
+        return ""
+
+    def quota_sentence(self, *, smaller: bool = False) -> str:
+        """What an account must be allowed for the first plan, where the limits are not known.
+
+        ``smaller``: and what a smaller plan needs.
+        """
         answer, account, cloud = self.answer, self.found.new_account, self.cloud
         if answer.request.quotas is not None or cloud is None:
             return ""
@@ -144,6 +188,8 @@ class PlanView:
         parts = []
         if any(asked):
             parts.append(f"ask {cloud.title} for {' and '.join(filter(None, asked))}")
+            if smaller and "vCPUs" in parts[0]:
+                parts[0] += self.smaller_need
         if account is not None:
             reason = account.reason
             if grant:
@@ -244,8 +290,12 @@ class PlanView:
 
 
 def short_label(label: str) -> str:
-    """``first`` of ``first choice, best value``."""
-    return label.split(",")[0].removesuffix(" choice")
+    """``fastest`` of ``fastest, best value``."""
+    return label.split(",")[0]
+
+
+def _is_extra(label: str) -> bool:
+    return label == ONE_GPU or label.startswith(_FOR)
 
 
 def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
@@ -263,7 +313,7 @@ def _first_by(answer: Recommendations) -> str:
     if request.policy is PolicyName.DEEPVM and request.objective in fastest:
         if answer.fastest:
             return FASTEST
-        return FIRST_CHOICE
+        return RECOMMENDED
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -281,7 +331,7 @@ def simulated_note(first: Recommendation) -> Iterator[Note]:
 
 def rival_note(answer: Recommendations) -> Iterator[Note]:
     """The fastest plan with other GPUs that may as well be faster than the first."""
-    if _first_by(answer) not in (FASTEST, FIRST_CHOICE):
+    if _first_by(answer) not in (FASTEST, RECOMMENDED):
         return
     rivals = []
     for other in answer.configurations[1:]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.lifetimes import ClusterRisk
 from deepvm.core.units import format_seconds, format_usd
+from deepvm.core.units import in_cents as in_cents
 from deepvm.planner.request import Objective
 
 if TYPE_CHECKING:
@@ -136,11 +137,6 @@ def about(bill: Bill) -> str:
     if bill.doubtful or bill.other_region:
         return "~"
     return ""
-
-
-def in_cents(usd: Decimal) -> str:
-    """Rounded up, because people will use it as a budget."""
-    return f"{usd.quantize(Decimal('0.01'), ROUND_CEILING):f}"
 
 
 def plain_usd(usd: Decimal) -> str:

@@ -217,9 +217,9 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     needed = basis == "eflops_basis"
     assert code == (3 if needed else 0)
     assert ("--estimates" in err) == needed
-    assert ("Doubt: " in out and "those of its brother" in out) != needed
+    assert ("Warning: " in out and "those of its brother" in out) != needed
     code, out, _ = run(*words, "--estimates")
-    assert code == 0 and "Doubt: " in out and "those of its brother" in out
+    assert code == 0 and "Warning: " in out and "those of its brother" in out
     # The page and the schema say the same.
     page = ROOT / "docs" / "reference" / "catalog-file.md"
     (row,) = [r for r in page.read_text().splitlines() if r.startswith(f"| `{basis}`")]

@@ -71,7 +71,7 @@ def test_a_job_names_the_cluster_too(run: Run) -> None:
     doubt = next(
         line
         for line in out.splitlines()
-        if line.startswith("Doubt: 15 to 20 % a month is of all zones")
+        if line.startswith("Warning: 15 to 20 % a month is of all zones")
     )
     assert (
         "counted as 17.5 % gone after a month, which takes one or more of 9 in 82 % of the months; "

@@ -145,7 +145,7 @@ def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
         "\nAssumed: a save takes 0.545 s and is safe 2.83 s later; a new VM takes 2.33 min to come"
         " and 2.72 min " in out
     )
-    assert "\nDoubt: it rests on the estimated eFLOPS of p4d.24xlarge: " in out
+    assert "\nWarning: it rests on the estimated eFLOPS of p4d.24xlarge: " in out
     assert "are estimated" not in run(*ask, "--measured-on", "g5.xlarge")[1]
     code, _, err = run(*ask, "--simulate", "100001")
     assert code == 2 and "--simulate: '100001' (expected a whole number from 1 to 100000" in err
@@ -308,7 +308,7 @@ def test_why_not_shows_what_should_be_doubted(job: str, run: Run) -> None:
     ]
     takes = json.loads(run(*ask, "-o", "json")[1])["configuration"]["expected"]["makespan_s"]
     _, out, _ = run(*ask, "--deadline", f"{takes - 60:.0f}s")
-    assert "Doubt: " in out and "when simulated, more than the deadline." in out
+    assert "Warning: " in out and "when simulated, more than the deadline." in out
 
 
 @pytest.mark.usefixtures("few_runs")
@@ -419,7 +419,7 @@ def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: R
 
 def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:
     words = [*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "42h"]
-    assert "\nDoubt: this is an average: about half of all runs will be late" in run(*words)[1]
+    assert "\nWarning: this is an average: about half of all runs will be late" in run(*words)[1]
     late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0][
         "expected"
     ]["late_share"]
@@ -436,7 +436,7 @@ def test_what_costs_no_time_is_doubted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("steps: 100000\nstep_s: 3.6\n")
     words = ["recommend", "--prices", "snapshot", "--pw", "3", "--job", str(tmp_path / "job.yaml")]
     assert (
-        "\nDoubt: what takes 0 s there makes preemptions look cheaper than they are.\n"
+        "\nWarning: what takes 0 s there makes preemptions look cheaper than they are.\n"
         in run(*words)[1]
     )
     assert "what takes 0 s" not in run(*WORK, "--pw", "3")[1]

@@ -168,7 +168,7 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, go
     assert (
         f"speed-up of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam. '--tables" in after
     )
-    assert "Doubt: g4dn.xlarge alone links" in after
+    assert "Warning: g4dn.xlarge alone links" in after
     assert good("recommend", *PAPER, "--tables", "paper") == before
     document = json.loads(good("recommend", *PAPER, "-o", "json"))
     assert [m["kind"] for m in document["source"]["measured"]] == [
@@ -657,7 +657,7 @@ def test_a_workload_that_flips_the_plan_is_doubted(good: Good) -> None:
     good("tables", "import", "steep.csv", *words)
     out = good("recommend", *PAPER)
     assert (
-        "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge,"
+        "Warning: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge,"
         " g4dn.xlarge go by" in out
     )
     assert good("recommend", *PAPER, "--workload", "efficient") == out

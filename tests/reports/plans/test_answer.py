@@ -89,7 +89,7 @@ def test_the_best_value_is_the_first_where_others_save_little(
     cheapest = answered("0.32", "bert-base")[0]
     assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
     assert cheapest.throughput < best[0].throughput / 1.5
-    assert [label for label, _ in rows_of(best)] == ["fastest, best value", "no spot"]
+    assert [label for label, _ in rows_of(best)] == ["fastest, best value, one GPU", "no spot"]
 
 
 def test_a_baseline_has_no_best_value() -> None:
@@ -224,7 +224,7 @@ def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[st
     found = reasons(answered("300", "llama-70b"), capsys).splitlines()
     (line,) = (d for d in found if "no published run of llama-70b" in d)
     run = r"llama-70b with fsdp on [^:]*B200[^:]* or [^:]* in bf16"
-    assert re.fullmatch(rf"Doubt: no published run of {run} is known: derived .*", line)
+    assert re.fullmatch(rf"Warning: no published run of {run} is known: derived .*", line)
     assert sum("plain PyTorch is counted" in d for d in found) == 1, (
         "of the request, not of each type"
     )
@@ -248,7 +248,7 @@ def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[st
     said = [
         line
         for line in reasons(best, capsys).splitlines()
-        if line.startswith("Doubt:") and "vCPUs" in line
+        if line.startswith("Warning:") and "vCPUs" in line
     ]
     assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
 
@@ -285,7 +285,7 @@ def test_fastest_is_said_of_nothing_slower_whatever_is_shown(
         for top in (1, 3):
             best = recommend(catalog, budget, training=training, solver="frontier", top=top)
             assert best.fastest is (most <= 1.01 * best[0].kept_throughput.value)
-            assert shown(best, capsys)[3].startswith("first") is not best.fastest
+            assert shown(best, capsys)[3].startswith("recommended") is not best.fastest
 
 
 def test_what_preemptions_leave_is_what_is_compared() -> None:

@@ -124,7 +124,7 @@ def test_a_reader_without_scripts_has_the_answer(page: Page, trained: Recommenda
         t for t in page.all("table") if t.attributes.get("class") == "stacked answer"
     ).text
     for label in (
-        "first choice",
+        "recommended",
         "best value",
         "no spot",
         "published",
