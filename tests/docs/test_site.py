@@ -52,7 +52,7 @@ def test_every_path_that_is_named_exists(page: str) -> None:
 
 
 def places(answer: str) -> list[tuple[str, str]]:
-    """(file, name) of each name before " in FILE" in an answer to a newcomer.
+    """(file, name) of each name before " in FILE" in an answer of the table.
 
     Brackets only explain.
     """
@@ -74,10 +74,10 @@ def is_in(file: str, dotted: str) -> bool:
     return True
 
 
-def test_every_answer_to_a_newcomer_is_where_it_says() -> None:
+def test_every_answer_is_where_the_page_says() -> None:
     table = (
         text_of("docs/internals/architecture.md")
-        .partition("## Questions of a newcomer")[2]
+        .partition("## Where to look")[2]
         .partition("\n## ")[0]
     )
     answers = [row.split(" | ")[1] for row in table.splitlines() if row.startswith("| ")][1:]
