@@ -370,35 +370,40 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
     )
 
 
+@lru_cache(maxsize=2)
 def _refuted(enumeration: Enumeration) -> BoolArray:
     """Plans that others beat at a bad time: wide bills, narrower ones; spot VMs, plans without any.
 
-    Without spot VMs in speed and in price for the work; whatever that one costs, so that more money
-    changes nothing.
+    Without spot VMs in speed and in price for the work; at any budget, so that more money changes
+    nothing.
     """
     column = enumeration.column
+    refuted = np.zeros(len(enumeration), dtype=np.bool_)
     if any(block.scoring.blind for block in enumeration.blocks):
-        return np.zeros(len(enumeration.price), dtype=np.bool_)
-    wide = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
-    slow_s = column(lambda sizes: sizes.slow_s)
-    speed = column(lambda sizes: sizes.throughput)
-    bad = column(lambda sizes: sizes.throughput * sizes.kept_bad)
-    spot = column(lambda sizes: sizes.spot) > 0
+        return refuted
     price = enumeration.price
-    in_time = column(lambda sizes: sizes.trusted & (sizes.late <= MAX_LATE_PROBABILITY))
-    in_time = in_time.astype(np.bool_) & (speed > 0)
-    in_time &= price <= column(lambda sizes: sizes.sure_usd)
+    in_time = price <= column(lambda sizes: sizes.sure_usd)
+    in_time &= column(
+        lambda s: s.trusted & (s.late <= MAX_LATE_PROBABILITY) & (s.throughput > 0)
+    ).astype(np.bool_)
+    wide = column(lambda sizes: sizes.spread) > MAX_BILL_SPREAD
+    if wide.any():
+        slow_s = column(lambda sizes: sizes.slow_s)
+        narrow_s = np.where(in_time & ~wide, slow_s, np.inf)
+        refuted |= wide & (np.minimum.accumulate(narrow_s) <= slow_s)  # in the order of prices
+    spot = column(lambda sizes: sizes.spot) > 0
     steady = ~spot & in_time
-    # Plans are in the order of their prices
-    wild = wide & (np.minimum.accumulate(np.where(in_time & ~wide, slow_s, np.inf)) <= slow_s)
     law = any(law_of(curve) for block in enumeration.blocks for curve in block.sizes.curves)
-    if not law or not steady.any():
-        return wild
-    order = np.argsort(-speed[steady])
-    faster = np.searchsorted(-speed[steady][order], -MIN_WORTHWHILE_GAIN * bad)
-    least = np.minimum.accumulate((price[steady] / speed[steady])[order])
+    if not law or not steady.any() or not spot.any():
+        return refuted
+    speed = column(lambda sizes: sizes.throughput)[steady]
+    bad = column(lambda sizes: sizes.throughput * sizes.kept_bad)[spot]
+    order = np.argsort(-speed)
+    faster = np.searchsorted(-speed[order], -MIN_WORTHWHILE_GAIN * bad)
+    least = np.minimum.accumulate((price[steady] / speed)[order])
     cheapest = np.where(faster > 0, least[faster - 1], np.inf)  # $ for the work of a faster plan
-    return wild | (spot & (price > MIN_WORTHWHILE_GAIN * cheapest * bad))
+    refuted[spot] |= price[spot] > MIN_WORTHWHILE_GAIN * cheapest * bad
+    return refuted
 
 
 def doubt_of(plan: Choice | Cluster) -> SpeedUncertainty | None:

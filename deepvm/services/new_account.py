@@ -26,9 +26,10 @@ def new_account(found: Comparison) -> NewAccount | None:
     cloud = cloud_name(answer.catalog)
     if request.quotas is not None or not answer.configurations or cloud not in REGISTRY:
         return None
+    first = answer.configurations[0]
     limits = read_data("clouds/new_accounts.json")["clouds"]
     lacks = partial(lacking, limits)
-    reason = lacks(answer.configurations[0].cluster, answer.catalog)
+    reason = lacks(first.cluster, answer.catalog)
     if reason == "" or request.quotas_of(answer.catalog):
         return None
     plans = (
@@ -37,13 +38,13 @@ def new_account(found: Comparison) -> NewAccount | None:
         if not request.quotas_of(a.catalog)
         for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
         if lacks(r.cluster, a.catalog) == ""
-        and r.throughput * _MAX_TIMES_SLOWER >= answer.configurations[0].throughput
+        and r.throughput * _MAX_TIMES_SLOWER >= first.throughput
     )
     plan = next(plans, None)
     other = ""
     if plan is not None:
         other = cloud_name(plan.answer.catalog)
-    elif _gpus(answer.configurations[0].cluster) <= _GPUS_OF_A_VM and len(found.answers) == 1:
+    elif first.cluster.gpus <= _GPUS_OF_A_VM and len(found.answers) == 1:
         other = next(name for name, about in limits.items() if "usd_per_hour" in about)
     sources = tuple(
         AccountSource(name, **about)
@@ -63,16 +64,15 @@ def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
         return None
     if cluster.usd_per_hour > limits.get("usd_per_hour", math.inf):
         return f"a new account may spend ${limits['usd_per_hour']}/h"
-    groups = [group for group in cluster.groups if not group.instance.reserved]
-    if _gpus(cluster) > limits.get("gpus", math.inf):
+    if not cluster.gpu.reserved and cluster.gpus > limits.get("gpus", math.inf):
         return f"a new account has {limits['gpus']} GPUs"
     if "vcpus" not in limits:
         return ""
     needed = Counter[tuple[str, str]]()
-    for group in groups:
-        needed[group.instance.quota_family, group.market.value] += (
-            group.count * group.instance.vcpus
-        )
+    for group in cluster.groups:
+        if not group.instance.reserved:
+            family = group.instance.quota_family, group.market.value
+            needed[family] += group.count * group.instance.vcpus
     unknown = False
     for (family, market), vcpus in needed.items():
         most = limits["vcpus"].get(family, {}).get(market)
@@ -81,8 +81,3 @@ def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
         elif vcpus > most:
             return f"a new account has {most} vCPUs of {family} ({market})"
     return None if unknown else ""
-
-
-def _gpus(cluster: Cluster) -> int:
-    groups = [group for group in cluster.groups if not group.instance.reserved]
-    return sum(g.count * g.instance.gpu.count for g in groups if g.instance.gpu)

@@ -48,6 +48,13 @@ class Cluster:
         return self.spot_count + self.on_demand_count
 
     @property
+    def gpus(self) -> int:
+        """Of all its VMs; 1 each where the catalog does not say."""
+        if self.gpu.gpu is None:
+            return self.gpu_count
+        return self.gpu_count * self.gpu.gpu.count
+
+    @property
     def memory_count(self) -> int:
         return self.memory.count if self.memory else 0
 
