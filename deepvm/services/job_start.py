@@ -13,6 +13,7 @@ from deepvm.jobs.storage import job_code
 from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
 from deepvm.jobs.training_script import ScriptFacts, script_facts
 from deepvm.services.certificates import certified_day
+from deepvm.services.jobs import costs
 
 # The lines with which a script resumes, by a name in it; the last entry is for all others
 _RESUME_LINES = "jobs/resume_lines.json"
@@ -128,7 +129,6 @@ def job_start(job: JobFile, file: Path) -> JobStart:
     if not job.independent_processes:
         processes = rented.most * each
     is_spot = hosts is None and rented.steadies < rented.most
-    priced = hosts is None or any(host.usd_per_hour for host in hosts.hosts)
     return JobStart(
         job,
         one_copy,
@@ -137,5 +137,5 @@ def job_start(job: JobFile, file: Path) -> JobStart:
         processes,
         preemptible=is_spot or job.inject is not None,
         simulated=simulated,
-        costs=priced and not simulated,
+        costs=costs(job.cloud, hosts),
     )

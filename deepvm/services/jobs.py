@@ -11,10 +11,12 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.bill import Bill, Rates, RentedVms, bill_of
 from deepvm.core.cluster.instances import Market
 from deepvm.core.extras import Extras
-from deepvm.jobs.cloud import RemoteCloud
+from deepvm.jobs.cloud import Cloud, RemoteCloud
+from deepvm.jobs.clouds.registry import find_cloud
 from deepvm.jobs.decisions.markets import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.jobfile import JobFile
+from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.submission import checked, head_pool
 
 # The role of the machine that runs the controller of a detached job
@@ -88,9 +90,9 @@ class JobPlan:
 
     @property
     def most_usd(self) -> float | None:
-        """What the job can cost in all before it is stopped; None: no limit stops it."""
+        """What the job can still cost before it is stopped; None: no limit stops it."""
         terms = self.world.terms
-        limits = [] if terms.total_usd is None else [terms.total_usd]
+        limits = [] if terms.total_usd is None else [terms.total_usd - self.world.usd]
         if terms.end_s is not None:
             limits.append(self.most_usd_per_hour * (terms.end_s - self.world.now_s) / 3600)
         return min(limits, default=None)
@@ -109,10 +111,24 @@ class JobPlan:
 def plan_job(job: JobFile, file: Path, *, detach: bool = False) -> JobPlan:
     """The plan of a job file at ``file``; nothing is rented, the cloud is asked what is free."""
     world, cloud = checked(job, file, time.time(), detach=detach)
+    return plan_of(job.name, job.cloud, world, cloud, detach=detach)
+
+
+def plan_of(
+    name: str, cloud_name: str, world: JobState, cloud: Cloud, *, detach: bool = False
+) -> JobPlan:
+    """What a job would rent from now on."""
     head = None
     if detach:
         head = head_pool(cloud)
     if not isinstance(cloud, RemoteCloud):
-        return JobPlan(job.name, world, head, {})
-    rates = rates_of(job.cloud, cloud.whole())
-    return JobPlan(job.name, world, head, cloud.names(job.name), rates)
+        return JobPlan(name, world, head, {})
+    rates = rates_of(cloud_name, cloud.whole())
+    return JobPlan(name, world, head, cloud.names(name), rates)
+
+
+def costs(cloud_name: str, hosts: StaticHosts | None) -> bool:
+    """Whether machines cost money."""
+    if hosts is None:
+        return not find_cloud(cloud_name).near
+    return not hosts.reach.local and any(host.usd_per_hour for host in hosts.hosts)

@@ -175,6 +175,7 @@ def resume(
     detach: bool = run.DETACH,
     keep: bool = run.KEEP,
     all_ranks: bool = run.ALL_RANKS,
+    yes: bool = run.YES,
     output: Output = "table",
 ) -> None:
     """Continue a job from its newest version.
@@ -185,7 +186,8 @@ def resume(
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
     with _open_job(name) as (history, row):
-        run.continue_job(row, history, flags, output, detach=detach, keep=keep, all_ranks=all_ranks)
+        shows = {"keep": keep, "all_ranks": all_ranks, "yes": yes}
+        run.continue_job(row, history, flags, output, detach=detach, **shows)
 
 
 @app.command(short_help="List and release machines that no job needs.")

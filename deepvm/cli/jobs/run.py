@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
-    from deepvm.jobs.jobfile import JobFile
     from deepvm.services.job_start import ResumeRisk
+    from deepvm.services.jobs import JobPlan
 
 _POLL_S = 0.05
 CONTROLLER_LOG = "controller.log"  # In a job's folder: of a controller in the background
 _RESUME, _REPLACE, _NEW, _STOP = "resume", "replace", "new", "stop"
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
 ALL_RANKS = flag("--all-ranks", "Show what all processes print; default: the first one.")
+YES = flag("--yes", "Rent without asking; needed where there is no terminal.")
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
@@ -121,7 +122,7 @@ def run(
     replace: bool = flag(
         "--replace", "Start over in the place of an ended job of the name, whose files go."
     ),
-    yes: bool = flag("--yes", "Rent without asking; needed where there is no terminal."),
+    yes: bool = YES,
     output: Output = "table",
 ) -> None:
     """Train on preemptible machines: rent them, save before a preemption, replace, stop in time.
@@ -165,7 +166,7 @@ def run(
                 replace = answer == _REPLACE
                 if answer == _RESUME:
                     limits = ResumeFlags(total_usd=flags.total_usd, max_price=flags.max_price)
-                    shows = {"keep": keep, "all_ranks": all_ranks}
+                    shows = {"keep": keep, "all_ranks": all_ranks, "yes": yes}
                     continue_job(known, history, limits, output, detach=detach, **shows)
                     return
                 if answer == _NEW:
@@ -187,7 +188,7 @@ def run(
         with about(job):
             refuse_unlike(world_of(job_file, job.parent, 0.0).terms)
     if start.costs and not yes:
-        _confirm_spending(job_file, job, detach=detach)
+        _confirm_spending(lambda: plan_job(job_file, job, detach=detach))
     with History.open() as history:
         submitted, world = submit(job_file, job, history, detach=detach, replaces=replace)
         if replace:
@@ -264,17 +265,16 @@ def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
     confirm("Start it as it is (--no-resume-check)?")
 
 
-def _confirm_spending(job: JobFile, file: Path, *, detach: bool) -> None:
+def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:
     """Show what would be rented, and ask. Raises RequestError where there is no terminal."""
     from deepvm.documents.build import document_of
     from deepvm.reports.pages import format_paid
     from deepvm.reports.text import text_blocks
-    from deepvm.services.jobs import plan_job
 
     if not has_terminal():
         allowed = "--yes, where no terminal can be asked; --dry-run shows what would be rented"
         raise RequestError("yes", None, allowed)
-    plan = plan_job(job, file, detach=detach)
+    plan = plan_job()
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)
     hourly = format_paid(plan.most_usd_per_hour)
@@ -360,11 +360,14 @@ def continue_job(
     detach: bool,
     keep: bool,
     all_ranks: bool,
+    yes: bool,
 ) -> None:
     """Continue a job from its newest version. Raises RequestError: it is done."""
     from deepvm.jobs.head.remote import has_head
     from deepvm.jobs.standing import ALIVE, controller_in
-    from deepvm.jobs.submission import head_cloud, secret_in
+    from deepvm.jobs.static_hosts import StaticHosts
+    from deepvm.jobs.submission import cloud_of, head_cloud, secret_in
+    from deepvm.services.jobs import costs, plan_of
 
     name = row.name
     if row.result is not None and row.result["state"] == "done":
@@ -374,6 +377,12 @@ def continue_job(
     in_background = detach or head is not None
     if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
         raise other_controller(name)
+    if not yes and costs(row.spec["cloud"], StaticHosts.load(row.folder)):
+        _, world = flags.resumed(row, history)
+        cloud = cloud_of(row.spec["cloud"])
+        _confirm_spending(
+            lambda: plan_of(name, row.spec["cloud"], world, cloud, detach=in_background)
+        )
     if head is not None:
         secret_in(row.folder)
         start_head(row, history, head, lambda: flags.resumed(row, history)[1])
@@ -395,12 +404,12 @@ def detached(job: ControlledJob, *options: str) -> None:
 
     # Absolute paths: the child works in another folder
     environment = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
-    resume = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, "--keep"]
+    resume = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name]
     path = job.folder / CONTROLLER_LOG
     with path.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
-            [*resume, *options],
+            [*resume, "--keep", "--yes", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -110,12 +110,15 @@ class HeadMachine:
             return False
 
     def _control(self) -> None:
-        words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job, "--keep"]
+        command = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
         try:
             (self._folder / PULSE).unlink(missing_ok=True)
             with (self._folder / CRASHES).open("ab") as file:
                 process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                    [*command, "--keep", "--yes"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
                 )
                 if not self._ends(process):
                     process.kill()

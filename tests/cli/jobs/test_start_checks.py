@@ -116,7 +116,8 @@ def hosts_job(home: Home, train: str, hosts: str, **more: Any) -> str:
     (home.folder / "hosts.txt").write_text(hosts)
     machines = {"hosts": "hosts.txt", "launcher": "false {host}"}
     tiers = [(home.folder / "shared").as_uri()]
-    return str(home.job("own", train, cloud="ssh", machines=machines, tiers=tiers, **more))
+    more = {"name": "own", "train": train, "machines": machines, "tiers": tiers, **more}
+    return str(home.job(cloud="ssh", **more))
 
 
 def test_own_hosts_are_preempted_only_on_purpose(home: Home, run: Run) -> None:
@@ -171,6 +172,24 @@ def test_a_terminal_is_asked(home: Home) -> None:
     code, shown = home.answered("y\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 5 and "no host of own has an address" in shown, shown  # it was started
     assert not home.processes()
+
+
+@pytest.mark.system
+def test_a_resumed_job_is_asked_about_its_money_too(home: Home, run: Run) -> None:
+    """Of what may be spent from now on; on machines without a price nothing is asked."""
+    job = hosts_job(home, "python saves.py", "one price=2\n", budget={"total_usd": 5})
+    assert run("run", job, "--yes")[0] == 5
+    code, _, err = run("jobs", "resume", "own")
+    assert code == 2 and NO_TERMINAL in err
+    code, _, err = run("jobs", "resume", "own", "--yes")
+    assert code == 5 and "no host of own has an address" in err
+    code, shown = home.answered("n\n", "jobs", "resume", "own", "--total-usd", "7")
+    assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
+    assert "Spend up to $7.00? [y/N]" in shown
+    code, shown = home.answered("y\n", "jobs", "resume", "own")
+    assert code == 5 and "Spend up to $5.00? [y/N]" in shown
+    assert run("run", hosts_job(home, "python saves.py", "one\n", name="free"))[0] == 5
+    assert run("jobs", "resume", "free")[0] == 5
 
 
 @pytest.mark.system

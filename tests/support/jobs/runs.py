@@ -102,6 +102,8 @@ class Home:
         """A command of a script, which has no terminal for questions about money."""
         if words[0] == "run":
             words = ("run", "--yes", *words[1:])
+        elif words[:2] == ("jobs", "resume"):
+            words = (*words, "--yes")
         return [sys.executable, "-m", program, *words]
 
     def hurry(self) -> None:
