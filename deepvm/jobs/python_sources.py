@@ -3,8 +3,10 @@
 import ast
 import hashlib
 import os
+import re
+import shlex
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 MOST_FILES = 500
@@ -27,6 +29,9 @@ _GROUP_PACKAGES = {
     "pytorch_lightning",
 }
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+# What starts another program
+_STARTS = re.compile(r"(subprocess|sp)\.(\w*call|check_output|run|Popen)|os\.(exec|spawn|system).*")
+_UNSEEN = "$"  # A word that only the running script knows
 _DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
 
@@ -40,6 +45,7 @@ class PythonSources:
         self.modules: set[str] = set()
         self.names: set[str] = set()
         self.unread: list[str] = []  # why something that may count was not read
+        self.commands: list[str] = []  # that the files start, for a shell
 
     def add(self, script: Path) -> None:
         """Read a script and what it imports."""
@@ -84,6 +90,8 @@ class PythonSources:
             self.unread.append(f"{name} is not Python that can be read here")
             return []
         paths = []
+        values: dict[str, ast.expr] = {}
+        calls = []
         for node in ast.walk(tree):
             folders = self._roots
             modules = []
@@ -101,10 +109,32 @@ class PythonSources:
                 self.names.add(node.attr)
             elif isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES:
                 self.names.add(node.value)
+            elif isinstance(node, ast.Assign):
+                values |= {ast.unparse(target): node.value for target in node.targets}
+            elif isinstance(node, ast.Call):
+                calls.append(node)
             self.modules.update(modules)
             for module in modules:
                 paths += _paths(module, folders)
+        for call in calls:
+            self._started(call, values)
         return paths
+
+    def _started(self, call: ast.Call, values: Mapping[str, ast.expr]) -> None:
+        """Note the command of a call that starts a program."""
+        name = ast.unparse(call.func)
+        if f"subprocess.{name}" in self.modules:
+            name = f"subprocess.{name}"
+        if not _STARTS.fullmatch(name):
+            return
+        values_of = [values.get(ast.unparse(argument), argument) for argument in call.args]
+        words = [word for value in values_of for word in _words(value)]
+        if not words or words[0] == _UNSEEN:
+            self.unread.append(f"{name}() starts a program whose name is not seen here")
+        elif isinstance(values_of[0], (ast.Constant, ast.JoinedStr)):
+            self.commands.append(" ".join(words))
+        else:
+            self.commands.append(shlex.join(words))
 
     @property
     def resumes(self) -> bool:
@@ -138,6 +168,17 @@ class PythonSources:
         """The same for the same files, wherever they are."""
         digests = sorted(hashlib.sha256(source).digest() for source in self.files.values())
         return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _words(value: ast.expr) -> Iterator[str]:
+    """The words of a command, as far as they are in a source."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+        elif ast.unparse(part) == "sys.executable":
+            yield "python"
+        elif isinstance(part, ast.Name):
+            yield _UNSEEN
 
 
 def _paths(module: str, folders: Iterable[Path]) -> list[Path]:

@@ -58,6 +58,8 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Scr
     sources = PythonSources([folder, folder / "src", *paths])
     reader = _CommandReader(folder, sources)
     reader.follow(train, folder)
+    while sources.commands:
+        reader.follow(sources.commands.pop(), folder)
     name = repr(train[:60])
     if reader.scripts:
         name = joined(dict.fromkeys(reader.scripts))

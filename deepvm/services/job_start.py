@@ -20,12 +20,14 @@ _RESUME_LINES = "jobs/resume_lines.json"
 
 
 @dataclass(frozen=True)
-class ResumeRisk:
-    """Why work may be lost at a preemption, and the lines that a script lacks."""
+class StartRisk:
+    """Why a job may lose its work or its money, and what to do about that."""
 
     reason: str
-    lines: Sequence[str]  # empty where the script is not known
-    refuses: bool  # whether only the user can decide to start it
+    lines: Sequence[str] = ()  # to add to the script, where they are known
+    refuses: bool = False  # whether only the user can decide to start it
+    accepts: str = ""  # the option that does
+    instead: str = ""  # what else to take
 
 
 @dataclass(frozen=True)
@@ -37,69 +39,86 @@ class JobStart:
     script: ScriptFacts
     machines: int
     processes: int  # of one process group
+    layout_given: bool  # whether the user has chosen how many start
     preemptible: bool
     simulated: bool  # on this computer
     costs: bool  # whether the machines have a price
 
     @property
-    def group_remark(self) -> str:
-        """What to know of several processes; empty: there is one, or they form a group."""
+    def risks(self) -> list[StartRisk]:
+        """What to know, and maybe to decide, before the start."""
+        risks = [self._group_risk]
+        if self.job.resume_check:
+            risks.append(self._resume_risk)
+        return [risk for risk in risks if risk is not None]
+
+    @property
+    def _group_risk(self) -> StartRisk | None:
+        """Of several processes; None: there is one, or they form a group."""
         script = self.script
         if self.processes == 1 and self.one_copy:
-            return (
+            return StartRisk(
                 f"{script.name} starts no process group that can be seen: one copy of it runs, on"
                 " one GPU, and the others are idle; write it for DistributedDataParallel, or give"
                 " --processes-per-machine gpus"
             )
         if self.processes == 1 or script.forms_group:
-            return ""
+            return None
         start = f"{self.processes} processes start on {counted(self.machines, 'machine')}, and"
         one = (
             "for a script that uses one GPU: one machine, and --processes-per-machine 1; for"
             " separate trainings: --independent-processes"
         )
         if script.unknown:
-            return f"{start} must form a process group; {one}"
-        return (
+            return StartRisk(f"{start} must form a process group; {one}")
+        return StartRisk(
             f"{start} {script.name} starts no process group that can be seen, such as by"
             " torch.distributed.init_process_group(): copies of one training are stopped at their"
-            f" first step; {one}"
+            f" first step; {one}",
+            refuses=self.machines > 1 and not (self.simulated or self.layout_given),
+            accepts=f"--processes-per-machine {self.processes // self.machines}",
+            instead="one machine; for separate trainings, --independent-processes",
         )
 
     @property
-    def resume_risk(self) -> ResumeRisk | None:
+    def _resume_risk(self) -> StartRisk | None:
         """None: the script resumes, or nothing takes its machines."""
         script = self.script
         if not self.preemptible or script.resumes:
             return None
         if day := certified_day(script):
-            reason = (
+            return StartRisk(
                 f"{script.name} was certified by 'deepvm audit' on {day}: it resumes from its own"
                 " files. A machine that replaces a preempted one has them only if they are in a"
                 " bucket or a shared folder"
             )
-            return ResumeRisk(reason, (), refuses=False)
         lost = (
             "starts again at its beginning, on a machine without its files: the work until then is"
             " paid for and lost"
         )
+        lines: Sequence[str] = ()
         if script.unknown:
             reason = (
                 f"it is unknown whether {script.name} can resume: {script.unknown}. If it saves"
-                f" nothing through deepvm, at the first preemption it {lost}"
+                f" nothing through deepvm, at the first preemption it {lost}. 'deepvm audit' tries"
+                " whether a script resumes"
             )
-            return ResumeRisk(reason, (), refuses=False)
-        imported = ""
-        if script.files > 1:
-            imported = f", with the {script.files - 1} files of the code that it imports,"
-        reason = (
-            f"{script.name}{imported} saves nothing through deepvm: it uses neither"
-            " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"
-            f" first preemption it {lost}"
+        else:
+            imported = ""
+            if script.files > 1:
+                imported = f" (with what it uses: {script.files} files)"
+            reason = (
+                f"{script.name}{imported} saves nothing through deepvm: it uses neither"
+                " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"
+                f" first preemption it {lost}"
+            )
+            known = read_data(_RESUME_LINES)
+            lines = next(known[name] for name in known if not name or name in script.names)
+        instead = (
+            "machines that are not preempted (machines: {market: on-demand}, or a plan of 'deepvm"
+            " recommend --architecture on-demand')"
         )
-        known = read_data(_RESUME_LINES)
-        lines = next(known[name] for name in known if not name or name in script.names)
-        return ResumeRisk(reason, lines, refuses=not self.simulated)
+        return StartRisk(reason, lines, not self.simulated, "--no-resume-check", instead)
 
 
 def job_start(job: JobFile, file: Path) -> JobStart:
@@ -120,8 +139,8 @@ def job_start(job: JobFile, file: Path) -> JobStart:
             simulated = hosts.reach.local
         each = processes_of(job.processes_per_machine, gpus_of(rented.type, hosts))
     may_need_ranks = script.unknown or script.asks_for_ranks
-    given = job.independent_processes or "processes_per_machine" in job.model_fields_set
-    one_copy = each > 1 and not may_need_ranks and not given
+    layout_given = job.independent_processes or "processes_per_machine" in job.model_fields_set
+    one_copy = each > 1 and not may_need_ranks and not layout_given
     if one_copy:
         each = 1
         job = changed(job, processes_per_machine=each)
@@ -135,6 +154,7 @@ def job_start(job: JobFile, file: Path) -> JobStart:
         script,
         rented.most,
         processes,
+        layout_given,
         preemptible=is_spot or job.inject is not None,
         simulated=simulated,
         costs=costs(job.cloud, hosts),

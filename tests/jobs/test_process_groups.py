@@ -53,7 +53,7 @@ def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
         done.returncode == 1 and "4 processes run on m1 and formed no process group" in done.stderr
     )
     assert done.stderr.startswith(
-        "Note: 4 processes start on 1 machine, and own.py starts no process group that can be seen"
+        "warning: 4 processes start on 1 machine, and own.py starts no process group that can be"
     )
     assert "--processes-per-machine 1" in done.stderr and "--independent-processes" in done.stderr
     assert not list(home.result.glob("done-*"))
@@ -70,7 +70,7 @@ def test_copies_on_two_machines_are_stopped(home: Home, train: str) -> None:
         done.returncode == 1
         and "the other machines run one process each and formed no process group" in done.stderr
     )
-    assert done.stderr.startswith("Note: 2 processes start on 2 machines, and ")
+    assert done.stderr.startswith("warning: 2 processes start on 2 machines, and ")
     assert "one machine" in done.stderr and not list(home.result.glob("done-*"))
     # Of the first a step was seen
     next_command = {REPORTS: "--name apart-2"}.get(train, "the same command starts over")

@@ -38,6 +38,19 @@ FILES = {
     "loop.sh": "sh loop.sh\n",
     "quoted.sh": "echo 'two\nlines'\npython $SCRIPT\n",
     "program": "\x7fELF",
+    "starts.py": "import subprocess, sys\nsubprocess.run([sys.executable, 'saves.py', str(1)])\n",
+    "shell.py": "import os\nlr = 1\nos.system(f'python saves.py --lr {lr}')\n",
+    "named.py": (
+        "from subprocess import check_call\nimport sys\n"
+        "def main():\n    cmd = ['torchrun', '--standalone', 'starts.py'] + sys.argv[1:]\n"
+        "    check_call(cmd, check=True)\n"
+    ),
+    "becomes.py": "import os\nos.execvp('bash', ['bash', 'go.sh'])\n",
+    "starts_plain.py": "import subprocess\nsubprocess.Popen('python plain.py', shell=True)\n",
+    "commit.py": "import subprocess as sp\nsp.check_output(['git', 'rev-parse', 'HEAD'])\n",
+    "given.py": "import subprocess, sys\nsubprocess.run(sys.argv[1:])\n",
+    "built.py": "import subprocess, sys\nsubprocess.run([sys.executable, sys.argv[1]])\n",
+    "itself.py": "import os\nos.system('python itself.py')\n",
 }
 
 
@@ -83,6 +96,10 @@ def facts(folder: Path, train: str, **env: str) -> ScriptFacts:
         "python layout.py",
         "python backs_up.py",
         "python lazy.py",
+        "python starts.py",
+        "python shell.py",
+        "python named.py --lr 1",
+        "python becomes.py",
     ],
 )
 def test_commands_whose_script_resumes(folder: Path, train: str) -> None:
@@ -97,7 +114,16 @@ def test_a_module_of_another_folder(folder: Path) -> None:
     assert not facts(folder, "python elsewhere.py").resumes
 
 
-@pytest.mark.parametrize("train", ["python plain.py", "python mentions.py", "python reports.py"])
+@pytest.mark.parametrize(
+    "train",
+    [
+        "python plain.py",
+        "python mentions.py",
+        "python reports.py",
+        "python commit.py",
+        "python itself.py",
+    ],
+)
 def test_scripts_that_cannot_resume(folder: Path, train: str) -> None:
     """A comment, or steps alone, save nothing. None of them is run."""
     found = facts(folder, train)
@@ -119,6 +145,8 @@ def test_scripts_that_cannot_resume(folder: Path, train: str) -> None:
         ("sh quoted.sh", "a quote of a shell has no end"),
         ("python 'saves.py", "a quote of a shell has no end"),
         ("cat plan | python -", "names no script"),
+        ("python given.py", "subprocess.run() starts a program whose name is not seen here"),
+        ("python built.py", "names no script that is known here"),
     ],
 )
 def test_what_cannot_be_followed_is_unknown(folder: Path, train: str, reason: str) -> None:
@@ -159,6 +187,12 @@ def test_files_that_cannot_be_read_are_unknown(
 )
 def test_scripts_that_form_a_process_group(folder: Path, train: str, *, forms: bool) -> None:
     assert facts(folder, train).forms_group == forms
+
+
+def test_what_a_launcher_starts_counts_as_its_script(folder: Path) -> None:
+    found = facts(folder, "python starts_plain.py")
+    assert not found.resumes and not found.unknown and found.files == 2
+    assert found.name == "starts_plain.py and plain.py"
 
 
 def test_the_digest_is_of_what_the_files_contain(folder: Path, tmp_path_factory) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
-    from deepvm.services.job_start import ResumeRisk
+    from deepvm.services.job_start import StartRisk
     from deepvm.services.jobs import JobPlan
 
 _POLL_S = 0.05
@@ -173,10 +173,8 @@ def run(
                     job_file = changed(job_file, name=free_name(known.name, history))
     start = job_start(job_file, job)
     job_file = start.job
-    if start.group_remark:
-        note(start.group_remark)
-    if job_file.resume_check and start.resume_risk is not None:
-        _accept_risk(start.resume_risk, dry_run=dry_run)
+    for risk in start.risks:
+        _accept_risk(risk, dry_run=dry_run)
     if dry_run:
         document = document_of("jobs.RunPlan", plan_job(job_file, job, detach=detach))
         print_as(output, text("run_plan", plan=document), lambda: document)
@@ -245,8 +243,8 @@ def _on_known_name(known: JobRow, history: History, *, replaces: bool) -> str:
     return answer
 
 
-def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
-    """Show what a preemption would cost, and ask whether to start all the same."""
+def _accept_risk(risk: StartRisk, *, dry_run: bool) -> None:
+    """Show what may be lost, and ask whether to start all the same."""
     warn(risk.reason)
     if risk.lines:
         say("To keep its steps, add:")
@@ -254,15 +252,12 @@ def _accept_risk(risk: ResumeRisk, *, dry_run: bool) -> None:
             say(f"    {line}")
     if not risk.refuses or dry_run:
         return
-    on_demand = (
-        "machines that are not preempted (machines: {market: on-demand}, or a plan of 'deepvm"
-        " recommend --architecture on-demand')"
-    )
     if not has_terminal():
-        allowed = f"--no-resume-check, to start it as it is; a script that resumes; or {on_demand}"
-        raise RequestError("no_resume_check", None, allowed)
-    say(f"Or take {on_demand}.")
-    confirm("Start it as it is (--no-resume-check)?")
+        option = risk.accepts.removeprefix("--").partition(" ")[0].replace("-", "_")
+        allowed = f"{risk.accepts}, to start it as it is; or {risk.instead}"
+        raise RequestError(option, None, allowed)
+    say(f"Or take {risk.instead}.")
+    confirm(f"Start it as it is ({risk.accepts})?")
 
 
 def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:

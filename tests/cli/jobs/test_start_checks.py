@@ -72,15 +72,52 @@ def test_the_option_is_the_key_of_the_job_file(home: Home, run: Run) -> None:
 
 
 @pytest.mark.parametrize("train", ["./train.bin", "python -m recipes.lora", "python gone.py"])
-def test_what_cannot_be_read_is_unknown_and_not_refused(home: Home, run: Run, train: str) -> None:
+def test_what_cannot_be_read_is_unknown_and_asked_about(home: Home, run: Run, train: str) -> None:
     code, err = checked(home, run, train)
-    assert code == 2 and REFUSED not in err and NO_TERMINAL in err
+    assert code == 2 and REFUSED in err
     assert "it is unknown whether" in err and "paid for and lost" in err
+    assert "'deepvm audit' tries whether a script resumes" in err
+    code, err = checked(home, run, train, "--no-resume-check")
+    assert code == 2 and NO_TERMINAL in err and "unknown whether" not in err
+
+
+def test_a_launcher_is_as_what_it_starts(home: Home, run: Run) -> None:
+    """Or unknown: what it starts may save through deepvm."""
+    start = "import subprocess, sys\nsubprocess.run({})\n"
+    (home.code / "launch.py").write_text(start.format("[sys.executable, 'saves.py']"))
+    code, err = checked(home, run, "python launch.py")
+    assert code == 2 and NO_TERMINAL in err and "through deepvm" not in err
+    (home.code / "launch.py").write_text(start.format("[sys.executable, 'plain.py']"))
+    code, err = checked(home, run, "python launch.py")
+    assert (
+        code == 2
+        and REFUSED in err
+        and "launch.py and plain.py (with what it uses: 2 files) saves nothing" in err
+    )
+    (home.code / "launch.py").write_text(start.format("sys.argv[1:]"))
+    code, err = checked(home, run, "python launch.py python saves.py")
+    assert code == 2 and REFUSED in err
+    assert "it is unknown whether launch.py can resume: subprocess.run() starts a program" in err
+    assert "launch.py saves nothing" not in err
 
 
 def test_code_of_a_repository_is_unknown(home: Home, run: Run) -> None:
     code, err = checked(home, run, "python train.py", code="git:https://example.com/me/it@main")
-    assert code == 2 and "the code is not on this computer" in err and NO_TERMINAL in err
+    assert code == 2 and "the code is not on this computer" in err and REFUSED in err
+
+
+def test_machines_that_would_do_the_same_are_not_paid_for_unasked(home: Home, run: Run) -> None:
+    two = {"type": "g4dn.xlarge", "count": 2}
+    code, err = checked(home, run, "python saves.py", "--yes", machines=two)
+    assert code == 2 and "--processes-per-machine: not given (expected --processes-per" in err
+    assert "-machine 1, to start it as it is; or one machine; for separate trainings, --ind" in err
+    for words in (["--processes-per-machine", "1"], ["--independent-processes"]):
+        code, err = checked(home, run, "python saves.py", *words, machines=two)
+        assert code == 2 and NO_TERMINAL in err
+    code, err = checked(home, run, "python saves.py", "--dry-run", machines=two)
+    assert code == 5 and "warning: 2 processes start on 2 machines" in err
+    code, out, err = run("run", str(home.job("two", "python saves.py", 2)), "--dry-run")
+    assert code == 0 and "warning: 2 processes start on 2 machines" in err
 
 
 @pytest.mark.parametrize(
