@@ -195,7 +195,16 @@ def test_what_costs_nothing_has_no_deviation_of_its_cost(
     assert known["fact"]["cost_usd"] == 0 and known["off"]["cost_usd"] is None
     assert known["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)
     print_text("job", document=document, events=())
-    assert "forecast for 100 steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "forecast for 100 steps" in out and "220.0" in out
+    assert " to " not in out  # nothing is random where nothing is preempted
+    failed = {**document, "state": "failed"}
+    print_text("job", document=failed, events=())
+    assert "forecast" not in capsys.readouterr().out
+    page = RunPage(
+        replace(worlds.one_machine(), document={**worlds.one_machine().document, **failed})
+    ).render()
+    assert "Forecast and fact" not in page
 
 
 @pytest.fixture

@@ -217,6 +217,9 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "deepvm simulate, given the lives and latencies that it had:" in out and "total time" in out
     )
+    print_text("job", document={**document, "state": "failed"}, events=())
+    out = capsys.readouterr().out
+    assert "on demand" not in out and "was saved" not in out  # nothing came of it
 
 
 def test_what_the_simulator_is_given() -> None:
