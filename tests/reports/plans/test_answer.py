@@ -23,8 +23,8 @@ from deepvm.core.units import Interval
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.reports.plans import plan_view, words
-from deepvm.reports.plans.answer import print_answer
-from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.answer import _warnings, print_answer
+from deepvm.reports.plans.plan_view import Note, PlanView
 from deepvm.reports.plans.report import print_report
 from deepvm.services.keywords import recommend
 
@@ -157,6 +157,52 @@ def test_what_more_money_buys_is_worth_it() -> None:
     for budget, model in (("3", "resnet50"), ("300", "llama-70b"), ("0.5", "bert-large")):
         change = answered(budget, model).next_change
         assert change is not None and change.gain is not None and change.gain >= 0.05
+
+
+def test_one_gpu_and_a_little_more_money_are_rows_where_there_is_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = answered("300", "llama-70b", "10B")
+    change = found.next_change
+    assert change is not None and change.budget <= 600
+    view = PlanView(compare([found]), PRICES)
+    label = f"for ${words.in_cents(change.budget)}/h"
+    assert view.more_rows == [(label, change.recommendation)]
+    small = answered("3", "resnet50")
+    (single, _) = PlanView(compare([small]), PRICES).more_rows
+    assert single == ("one GPU", small.single_gpu)
+    lines = shown(small, capsys)
+    assert any(line.startswith("one GPU ") for line in lines) and len(lines) <= 15
+
+
+def test_a_budget_above_twice_this_one_has_no_row() -> None:
+    found = answered("3", "resnet50")
+    assert found.next_change is not None
+    for budget, rows in ((Decimal("6.00"), 2), (Decimal("6.01"), 1)):
+        change = replace(found.next_change, budget=budget)
+        view = PlanView(compare([replace(found, next_change=change)]), PRICES)
+        assert len(view.more_rows) == rows
+
+
+def test_warnings_without_room_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered("30", "llama-8b", "2B")
+    first = replace(found[0], warnings=tuple(f"{letter} " * 40 for letter in "abcdef"))
+    lines = shown(replace(found, configurations=(first, *found.configurations[1:])), capsys)
+    (hidden,) = re.findall(r"^! --why has (\d) more warnings$", "\n".join(lines), re.MULTILINE)
+    shown_ones = sum(line.startswith("! ") for line in lines) - 1
+    assert len(lines) <= 15 and int(hidden) + shown_ones == 6
+    notes = [Note("deadline", "late", "!"), Note("warning", "other", "!")]
+    assert _warnings(notes, 0) == [("", "! --why has 2 warnings: deadline")]
+    assert _warnings(notes, 1) == [("", "! late"), ("", "! --why has 1 more warning")]
+
+
+def test_a_smaller_need_is_of_the_same_quota(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlanView(compare([answered("3", "resnet50")]), PRICES)
+    assert view.smaller_need == ' ("best value": 16)'
+    other = PlanView(compare([answered("30", "llama-8b", "2B")]), PRICES)
+    (_, first), *_, (label, steady) = other.rows
+    assert label == "no spot" and 2 * steady.cluster.gpu.vcpus <= first.cluster.gpu.vcpus
+    assert other.smaller_need == ""  # on demand is another quota
 
 
 def test_the_next_budget_is_no_trap(capsys: pytest.CaptureFixture[str]) -> None:
