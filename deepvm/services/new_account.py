@@ -71,8 +71,8 @@ def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
     needed = Counter[tuple[str, str]]()
     for group in cluster.groups:
         if not group.instance.reserved:
-            family = group.instance.quota_family, group.market.value
-            needed[family] += group.count * group.instance.vcpus
+            quota = group.instance.quota_family, group.market.value
+            needed[quota] += group.count * group.instance.vcpus
     unknown = False
     for (family, market), vcpus in needed.items():
         most = limits["vcpus"].get(family, {}).get(market)
