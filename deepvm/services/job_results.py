@@ -1,7 +1,7 @@
 """The results of a job on the user's computer: ``deepvm jobs fetch``."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,7 +12,7 @@ from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.tiers.striped import RecoveryTier
 from deepvm.core.units import parse_time, utc_text
-from deepvm.errors import CheckpointError, DamagedError, DataError, DeepVMError
+from deepvm.errors import CheckpointError, DataError, DeepVMError
 from deepvm.jobs.agent.backups import open_backups
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import JobRow
@@ -68,9 +68,9 @@ def fetch_results(row: JobRow, world: JobState, target: Path, *, all_files: bool
     with folder.opened():
         with _noted(results):
             _outputs(storage.outputs, folder, results, all_files=all_files)
-        with _noted(results):
+        with _noted(results, CHECKPOINT):
             _checkpoint(tiers, folder, results)
-        with _noted(results):
+        with _noted(results, _BACKUP):
             _backup(tiers, folder, results)
     if not results.files and not results.problems:
         patterns = ", ".join(storage.patterns) or "none"
@@ -141,17 +141,20 @@ def _open_tier(url: str) -> Tier | None:
 
 
 def _checkpoint(tiers: list[str], folder: FetchFolder, results: JobResults) -> None:
-    for url in tiers:
-        tier = _open_tier(url)
-        if tier is None:
-            continue
-        with closing(tier):
-            for record in tier.versions(results.name):
-                try:
-                    results.files.append(_version(tier, record, folder, results))
-                    return
-                except DamagedError as error:
-                    results.problems.append(f"version {record.version} is not brought: {error}")
+    """The newest of all tiers that is whole; a tier that does not answer hides no other."""
+    versions: list[tuple[CommitRecord, Tier]] = []
+    with ExitStack() as stack:
+        for url in tiers:
+            with _noted(results, url):
+                if (tier := _open_tier(url)) is not None:
+                    stack.enter_context(closing(tier))
+                    versions += [(record, tier) for record in tier.versions(results.name)]
+        for record, tier in sorted(versions, key=lambda pair: -pair[0].version):
+            try:
+                results.files.append(_version(tier, record, folder, results))
+                return
+            except CheckpointError as error:
+                results.problems.append(f"version {record.version} is not brought: {error}")
 
 
 def _version(
@@ -161,15 +164,16 @@ def _version(
     source = f"version {record.version} of {record.created}"
     here = folder.here(name)
     state = SAME
+    kept = None
+    kept_s = 0.0
+    if record.created:
+        kept_s = parse_time(record.created).timestamp()
+        kept = utc_text(kept_s)
     if here is None or (here.source, here.job) != (source, results.name):
         folder.check_space(record.size)
         path = tier.fetch(record, folder.parts)
-        kept_s = 0.0
-        if record.created:
-            kept_s = parse_time(record.created).timestamp()
         state = folder.bring_copy(name, path, kept_s, source)
-    facts = (record.version, record.created or None, state)
-    return FetchedFile(name, record.size, "checkpoint", "", *facts)
+    return FetchedFile(name, record.size, "checkpoint", "", record.version, kept, state)
 
 
 def _backup(tiers: list[str], folder: FetchFolder, results: JobResults) -> None:

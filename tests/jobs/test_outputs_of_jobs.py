@@ -258,6 +258,26 @@ def test_the_newest_checkpoint_is_a_plain_file(home: Home) -> None:
     assert set(states.values()) == {"same"}
 
 
+def test_the_newest_checkpoint_of_all_tiers(home: Home) -> None:
+    """One tier has lost its newest, and what is damaged is named."""
+    (home.code / "saves.py").write_text(SAVES)
+    tiers = [home.folder / "near", home.folder / "far"]
+    path = home.job(
+        "both", "python saves.py", outputs=["*.nope"], tiers=[tier.as_uri() for tier in tiers]
+    )
+    assert home.run("run", str(path)).returncode == 0
+    newest, older = sorted(tiers[0].rglob("*.pt"), reverse=True)[:2]
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-300] + bytes(100) + whole[-200:])
+    found = fetch(home, "both", code=1)
+    (file,) = found["files"]
+    assert (file["name"], file["step"]) == ("checkpoint.pt", 20) and file["kept"].endswith("Z")
+    assert [p for p in found["problems"] if "version 20" in p and newest.name in p], found
+    newest.unlink()
+    older.unlink()
+    assert fetch(home, "both")["files"][0]["state"] == "same"
+
+
 def test_a_backup_of_a_script_that_saves_by_itself(home: Home) -> None:
     job = home.job("backup", "exec python own.py 30 0.05;", save_policy="static:10")
     assert home.run("run", str(job)).returncode == 0
