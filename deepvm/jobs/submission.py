@@ -70,6 +70,10 @@ _NEAR: Mapping[str, Any] = {
     "restart_s": 15.0,
     "version_s": 2.0,
 }
+# One whose script can be looked up: no module, absolute path or other work of a shell
+_SCRIPT_COMMAND = re.compile(
+    r"python[0-9.]*(?: -[^mc ]\S*)* ([^-/\s$;&|'\"][^\s$;&|'\"]*\.py)(?: [^$;&|]*)?"
+)
 _SHORT_S = 600.0  # Of training without a step that is known
 _GRACE_S = 120.0  # From a notice to the end, of AWS
 # Keys of a job file that agents get as they are
@@ -231,20 +235,13 @@ def plausible_prices(
 def check_script(job: JobFile, job_folder: Path) -> None:
     """Raise RequestError for a command whose script no machine would find."""
     try:
-        words = shlex.split(job.train)
+        shlex.split(job.train)
     except ValueError as error:
         raise RequestError("train", job.train, f"a command of words and quotes: {error}") from None
-    script = Path(next((word for word in words[1:] if not word.startswith("-")), ""))
-    if (
-        job.cloud == SSH
-        or not re.fullmatch(r"python[0-9.]*", words[0])
-        or "-m" in words
-        or "-c" in words
-        or script.suffix != ".py"
-        or script.is_absolute()
-        or any(sign in job.train for sign in "$;&|")
-    ):
+    command = _SCRIPT_COMMAND.fullmatch(job.train)
+    if job.cloud == SSH or command is None:
         return
+    script = command[1]
     if job.code is None:
         allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
     elif (
@@ -369,25 +366,28 @@ def name_is_taken(known: JobRow, history: History) -> RequestError:
     cures = []
     if known.result is None or known.result["state"] != "done":
         cures = [f"'deepvm jobs resume {name}' continues the job of this name"]
-    cures += [
-        "'--replace' starts over in its place",
-        f"'--name {free_name(name, history)}' starts a new job",
-    ]
+    if not _irreplaceable(known):
+        cures.append("'--replace' starts over in its place")
+    cures.append(f"'--name {free_name(name, history)}' starts a new job")
     return RequestError("name", name, f"a name that no job has had; {', '.join(cures)}")
 
 
 def check_replaceable(known: JobRow) -> None:
-    """Raise RequestError for a job that must not go: it may run, or is not of this computer."""
+    """Raise RequestError for a job that must not go."""
+    if allowed := _irreplaceable(known):
+        raise RequestError("replace", known.name, allowed)
+
+
+def _irreplaceable(known: JobRow) -> str:
+    """What a job would have to be that may go; empty: it may."""
     name = known.name
-    allowed = ""
     if known.folder.parent != jobs_folder():
-        allowed = f"a job of this user and computer; {known.folder} is not among them"
-    elif known.result is None:
-        allowed = f"a job that has ended; 'deepvm jobs stop {name}' ends it"
-    elif is_to_be_read(known):
-        allowed = f"a job whose bucket was read to its end; 'deepvm jobs show {name}' reads it"
-    if allowed:
-        raise RequestError("replace", name, allowed)
+        return f"a job of this user and computer; {known.folder} is not among them"
+    if known.result is None:
+        return f"a job that has ended; 'deepvm jobs stop {name}' ends it"
+    if is_to_be_read(known):
+        return f"a job whose bucket was read to its end; 'deepvm jobs show {name}' reads it"
+    return ""
 
 
 def _other_tiers(job: JobFile, now_s: float) -> list[str]:
@@ -408,9 +408,7 @@ def _other_tiers(job: JobFile, now_s: float) -> list[str]:
 
 def starts_over(known: JobRow, history: History) -> bool:
     """Whether a job has ended before it kept anything: another one may have its name."""
-    try:
-        check_replaceable(known)
-    except RequestError:
+    if _irreplaceable(known):
         return False
     world = history.world(known.name)
     kept = world.steps or world.saves or any(kept.files for kept in world.outputs.values())

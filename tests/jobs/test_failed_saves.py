@@ -399,6 +399,21 @@ def reported(
     return world, [event_line(row) for row in rows if row.kind == "unsaved"]
 
 
+def test_outputs_that_are_not_kept_are_reported_once_for_each_reason() -> None:
+    """While the job runs: in its report it may be too late to make room."""
+    world = trains(JobLimits(1, 1))
+    lines = []
+    for why in ("", "a.pt: no space left", "a.pt: no space left", "", "b.pt: no space left"):
+        before = world
+        looked = d.OutputsLooked("m1", 1, len(lines), (), (), why)
+        world = after(world, [looked], world.now_s + 1)
+        lines += [event_line(row) for row in rows_of(before, world, [looked])]
+    assert [line for line in lines if line] == [
+        "m1: outputs are not kept: a.pt: no space left",
+        "m1: outputs are not kept: b.pt: no space left",
+    ]
+
+
 def noticed() -> JobState:
     """The only machine is preempted at second 720, and was ordered to save before that."""
     world = after(trains(JobLimits(1, 1)), [d.Noticed("m1", 720.0)], 600.0)

@@ -295,6 +295,7 @@ def test_only_a_job_that_kept_nothing_gives_its_name_away(
     world = submitted(history, "one")
     row = history.job("one")
     assert row is not None and not submission.starts_over(row, history)  # it may run
+    assert "--replace" not in submission.name_is_taken(row, history).allowed
     ended(history, "one", world, **changes)
     history.finish("one", {"state": "failed", "breakdown_s": {"compute": trained_s}})
     row = history.job("one")

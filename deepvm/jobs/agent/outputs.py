@@ -39,6 +39,7 @@ _WRITTEN_S = 5.0  # Without a change for so long, an open file counts as written
 _TEXT_BYTES = 4096
 _PIECE = 4 << 20
 _SHOWN = 3
+_MAX_PROBLEMS = 10  # Of files in one look: a storage out of reach fails each after a while
 _IGNORED = frozenset(("__pycache__", ".git"))
 
 log = logging.getLogger("deepvm.agent")
@@ -67,10 +68,9 @@ class Outputs:
         self._torn: dict[Path, Stamp | None] = {}  # Of files that ended half-written
         self._fails = False
         self._reported: tuple[JsonDict, float] = ({}, 0.0)
-        self._change = threading.Condition()
+        self._wake = threading.Event()
         self._generation = self._rank = 0
-        # Numbers of looks; of the last one, after the end of trainers, 0 if none is wanted
-        self._started = self._ended = self._wanted = self._last = 0
+        self._last: threading.Event | None = None  # Set by the look after the end of trainers
         self._patience_s = 0.0
         self._noticed = False
         self._closed = False
@@ -81,37 +81,35 @@ class Outputs:
 
     def trains(self, generation: int, rank: int) -> None:
         """What is written from now on is of this generation; ``rank``: of its machines."""
-        with self._change:
-            self._generation = generation
-            self._rank = rank
-            self._last = 0
+        self._generation = generation
+        self._rank = rank
+        self._patience_s = 0.0
+        self._last = None
 
     def look(self, *, noticed: bool = False) -> None:
         """Look soon; ``noticed``: and each second from now on."""
-        with self._change:
-            self._noticed |= noticed
-            self._wanted = self._started + 1
-            self._change.notify_all()
+        self._noticed |= noticed
+        self._wake.set()
 
     def look_last(self, *, patient: bool = False) -> bool:
         """Look once more, as nothing writes any more; returns whether that is over."""
-        with self._change:
-            if not self._patterns:
-                return True
-            if not self._last:
-                self._last = self._wanted = self._started + 1
-                self._patience_s = _PATIENCE * self._beat_s if patient else 0.0
-                self._change.notify_all()
-            return self._ended >= self._last
+        if not self._patterns:
+            return True
+        if self._last is None:
+            if patient:
+                self._patience_s = _PATIENCE * self._beat_s
+            self._last = threading.Event()
+            self._wake.set()
+        return self._last.is_set()
 
     def close(self, limit_s: float) -> None:
         """Look for the last time, for at most ``limit_s``."""
-        with self._change:
-            self._last = 0
-            self.look_last(patient=True)
-            self._change.wait_for(lambda: self._ended >= self._last, limit_s)
-            self._closed = True
-            self._change.notify_all()
+        self._last = None
+        self.look_last(patient=True)
+        if self._last is not None:
+            self._last.wait(limit_s)
+        self._closed = True
+        self._wake.set()
 
     @contextmanager
     def killing(self) -> Iterator[None]:
@@ -120,25 +118,18 @@ class Outputs:
         if self._patterns:
             paths = [path for path in self._written_now() if not _is_text(path)]
         yield
-        stamps = {path: _stamp(path) for path in paths}
-        with self._change:
-            self._torn |= stamps
+        self._torn = {**self._torn, **{path: _stamp(path) for path in paths}}
 
     def _run(self) -> None:
         while not self._closed:
-            with self._change:
-                pause_s = _NOTICED_S if self._noticed else LOOKS * self._beat_s
-                self._change.wait_for(lambda: self._started < self._wanted or self._closed, pause_s)
-                self._started += 1
-                last = 0 < self._last <= self._started
-                until_s = time.monotonic()
-                if last:
-                    until_s += self._patience_s
-            while not self._look(last=last) and time.monotonic() < until_s:
+            self._wake.wait(_NOTICED_S if self._noticed else LOOKS * self._beat_s)
+            self._wake.clear()
+            last = self._last
+            until_s = time.monotonic() + self._patience_s
+            while not self._look(last=last is not None) and time.monotonic() < until_s:
                 time.sleep(self._beat_s)
-            with self._change:
-                self._ended = self._started
-                self._change.notify_all()
+            if last is not None:
+                last.set()
 
     def _look(self, *, last: bool) -> bool:
         """Returns whether all that is there is kept."""
@@ -226,13 +217,20 @@ class Outputs:
             half_written |= self._written_now()
         files = {name: file for name, file in self._stored.files.items() if name in stamps}
         sent = {file.sha256 for file in files.values()}
+        problems: list[str] = []
         for name in sorted(changed):
             path = paths[name]
             is_text = _is_text(path)
             if path.resolve() in half_written and not is_text:
                 continue
             size = stamps[name][0]
-            sha256 = self._send(self._store, path, size, sent)
+            try:
+                sha256 = self._send(self._store, path, size, sent)
+            except (OSError, DeepVMError) as error:
+                problems.append(f"{name}: {error}")
+                if len(problems) == _MAX_PROBLEMS:
+                    break
+                continue
             if not sha256 or (_stamp(path) != stamps[name] and not is_text):
                 continue  # it was written or removed meanwhile: the next look sees that
             sent.add(sha256)
@@ -244,6 +242,8 @@ class Outputs:
             point("outputs.before-list")
             self._store.write(stored)
             self._stored = stored
+        if problems:
+            raise DataError(problems[0])
 
     def _open_store(self) -> OutputStore:
         if not self._url:

@@ -10,7 +10,7 @@ from deepvm.errors import DataError
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import JobState, MachineRecord
+from deepvm.jobs.decisions.world import JobState, KeptOutputs, MachineRecord
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History, Sample
 
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
@@ -86,6 +86,9 @@ def rows_of(before: JobState, world: JobState, events: Iterable[d.Event]) -> lis
         if before.save:
             asked = {"reason": before.save.reason.value}
         rows.append(("unsaved", {**asked, "why": failed.why}))
+    for key, kept in world.outputs.items():
+        if kept.why and before.outputs.get(key, KeptOutputs()).why != kept.why:
+            rows.append(("unkept", {"id": key, "why": kept.why}))
     if before.on_demand != world.on_demand:
         rows.append((MARKET, market_facts(world)))
     if before.job is not world.job and not rows:

@@ -180,11 +180,38 @@ def test_a_storage_that_fails_is_reported_and_tried_again(
     here = machine("*.pt")
     here.outputs.trains(1, 0)
     here.write("model.pt")
-    assert until(lambda: here.reports, 10)[-1]["why"] == "cannot write: No space left on device"
+    assert (
+        until(lambda: here.reports, 10)[-1]["why"]
+        == "model.pt: cannot write: No space left on device"
+    )
     assert len(here.reports) == 1, "it is said once"
     full.clear()
     assert until(lambda: here.reports[-1]["why"] == "", 10)
     assert here.kept() == {"model.pt": b"\0data"}
+
+
+def test_a_file_that_cannot_be_kept_does_not_keep_others_from_it(
+    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is too large for what is free in the storage."""
+    send = OutputStore.send
+
+    def sent(self: OutputStore, name: str, sha256: str, size: int, *words: Any) -> None:
+        if size > 100:
+            raise CheckpointError("cannot write: No space left on device")
+        send(self, name, sha256, size, *words)
+
+    monkeypatch.setattr(OutputStore, "send", sent)
+    here = machine("outputs/")
+    here.outputs.trains(1, 0)
+    here.write("outputs/a-model.pt", bytes(1000))
+    here.write("outputs/log", b"1")
+    assert here.last()["why"] == "outputs/a-model.pt: cannot write: No space left on device"
+    assert here.kept() == {"outputs/log": b"1"}
+    monkeypatch.setattr(agent_outputs, "_MAX_PROBLEMS", 1)
+    here.write("outputs/log", b"12")
+    here.last()
+    assert here.kept() == {"outputs/log": b"1"}  # a storage out of reach is not asked for each
 
 
 def test_a_storage_that_cannot_be_opened(machine: Callable[..., Machine], tmp_path: Path) -> None:
