@@ -4,7 +4,6 @@ import ast
 import hashlib
 import os
 import re
-import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,9 +37,10 @@ _DYNAMIC_IMPORTS = {"import_module", "__import__"}
 class PythonSources:
     """Scripts and the modules of a folder that they import, directly or through one another."""
 
-    def __init__(self, roots: Iterable[Path]) -> None:
-        """``roots``: where modules are, besides the folders of the scripts."""
+    def __init__(self, roots: Iterable[Path], name: str) -> None:
+        """``roots``: where modules are, besides the folders of the scripts; ``name``: of these."""
         self._roots = [*roots]
+        self.name = name
         self.files: dict[Path, bytes] = {}
         self.modules: set[str] = set()
         self.names: set[str] = set()
@@ -127,14 +127,12 @@ class PythonSources:
             name = f"subprocess.{name}"
         if not _STARTS.fullmatch(name):
             return
-        values_of = [values.get(ast.unparse(argument), argument) for argument in call.args]
-        words = [word for value in values_of for word in _words(value)]
-        if not words or words[0] == _UNSEEN:
-            self.unread.append(f"{name}() starts a program whose name is not seen here")
-        elif isinstance(values_of[0], (ast.Constant, ast.JoinedStr)):
+        arguments = [values.get(ast.unparse(argument), argument) for argument in call.args]
+        words = [word for argument in arguments for word in _words(argument)]
+        if words and words[0] != _UNSEEN:
             self.commands.append(" ".join(words))
         else:
-            self.commands.append(shlex.join(words))
+            self.unread.append(f"{name}() starts a program whose name is not seen here")
 
     @property
     def resumes(self) -> bool:

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import dropwhile, groupby, pairwise
 from pathlib import Path
 
@@ -35,39 +34,23 @@ _ENDS = frozenset(";&|()")  # of a command of a shell
 _LINE_BYTES = 200
 
 
-@dataclass(frozen=True)
-class ScriptFacts:
-    """What can be seen of a job's command without running it."""
-
-    name: str  # the script, as people call it
-    files: int  # Python files that were read
-    resumes: bool
-    forms_group: bool
-    asks_for_ranks: bool
-    unknown: str  # why either may be wrong where it is False; empty: all was read
-    names: frozenset[str]  # identifiers in the files
-    digest: str  # of the files; empty without any
-
-
-def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> ScriptFacts:
-    """The facts of a command that runs in ``folder``; None: the code is not on this computer."""
+def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> PythonSources:
+    """What a command runs in ``folder``; None: the code is not on this computer."""
     if folder is None:
-        reason = "the code is not on this computer"
-        return ScriptFacts(train.split()[0], 0, False, False, False, reason, frozenset(), "")
+        sources = PythonSources([], train.split()[0])
+        sources.unread.append("the code is not on this computer")
+        return sources
     paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
-    sources = PythonSources([folder, folder / "src", *paths])
+    sources = PythonSources([folder, folder / "src", *paths], repr(train[:60]))
     reader = _CommandReader(folder, sources)
     reader.follow(train, folder)
     while sources.commands:
         reader.follow(sources.commands.pop(), folder)
-    name = repr(train[:60])
     if reader.scripts:
-        name = joined(dict.fromkeys(reader.scripts))
-    unknown = sources.unknown
-    if not (sources.files or sources.names or unknown):
-        unknown = f"{name} names no script that is known here"
-    facts = (len(sources.files), sources.resumes, sources.forms_group, sources.asks_for_ranks)
-    return ScriptFacts(name, *facts, unknown, frozenset(sources.names), sources.digest)
+        sources.name = joined(dict.fromkeys(reader.scripts))
+    if not (sources.files or sources.names or sources.unknown):
+        sources.unread.append(f"{sources.name} names no script that is known here")
+    return sources
 
 
 class _CommandReader:

@@ -7,7 +7,8 @@ from pathlib import Path
 from deepvm.core.units import utc_text
 from deepvm.errors import DataError
 from deepvm.jobs.history.history import own_folder
-from deepvm.jobs.training_script import ScriptFacts, script_facts
+from deepvm.jobs.python_sources import PythonSources
+from deepvm.jobs.training_script import script_facts
 
 _FOLDER = "audits"  # In the user's data folder
 
@@ -21,12 +22,12 @@ def keep_certificate(script: Path, now_s: float) -> None:
         path.write_text(utc_text(now_s))
 
 
-def certified_day(facts: ScriptFacts) -> str:
+def certified_day(facts: PythonSources) -> str:
     """The day of the newest certificate of a script; empty without one."""
     with suppress(DataError, OSError, ValueError):
         return _path(facts).read_text()[:10]
     return ""
 
 
-def _path(facts: ScriptFacts) -> Path:
+def _path(facts: PythonSources) -> Path:
     return own_folder() / _FOLDER / facts.digest

@@ -8,10 +8,11 @@ from deepvm.core.units import counted
 from deepvm.io.user_dirs import read_data
 from deepvm.jobs.clouds.registry import find_cloud
 from deepvm.jobs.jobfile import JobFile, changed
+from deepvm.jobs.python_sources import PythonSources
 from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.storage import job_code
 from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
-from deepvm.jobs.training_script import ScriptFacts, script_facts
+from deepvm.jobs.training_script import script_facts
 from deepvm.services.certificates import certified_day
 from deepvm.services.jobs import costs
 
@@ -36,7 +37,7 @@ class JobStart:
 
     job: JobFile  # with one process a machine, where the script asks for no more
     one_copy: bool  # whether that leaves GPUs idle
-    script: ScriptFacts
+    script: PythonSources
     machines: int
     processes: int  # of one process group
     layout_given: bool  # whether the user has chosen how many start
@@ -105,8 +106,8 @@ class JobStart:
             )
         else:
             imported = ""
-            if script.files > 1:
-                imported = f" (with what it uses: {script.files} files)"
+            if len(script.files) > 1:
+                imported = f" (with what it uses: {len(script.files)} files)"
             reason = (
                 f"{script.name}{imported} saves nothing through deepvm: it uses neither"
                 " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from deepvm.jobs import python_sources
-from deepvm.jobs.training_script import ScriptFacts, script_facts
+from deepvm.jobs.python_sources import PythonSources
+from deepvm.jobs.training_script import script_facts
 
 FILES = {
     "plain.py": "import torch\nraise SystemExit('it was run')\n",
@@ -63,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def facts(folder: Path, train: str, **env: str) -> ScriptFacts:
+def facts(folder: Path, train: str, **env: str) -> PythonSources:
     return script_facts(train, folder, env)
 
 
@@ -127,7 +128,7 @@ def test_a_module_of_another_folder(folder: Path) -> None:
 def test_scripts_that_cannot_resume(folder: Path, train: str) -> None:
     """A comment, or steps alone, save nothing. None of them is run."""
     found = facts(folder, train)
-    assert not found.resumes and not found.unknown and found.files == 1
+    assert not found.resumes and not found.unknown and len(found.files) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_scripts_that_form_a_process_group(folder: Path, train: str, *, forms: b
 
 def test_what_a_launcher_starts_counts_as_its_script(folder: Path) -> None:
     found = facts(folder, "python starts_plain.py")
-    assert not found.resumes and not found.unknown and found.files == 2
+    assert not found.resumes and not found.unknown and len(found.files) == 2
     assert found.name == "starts_plain.py and plain.py"
 
 
