@@ -203,7 +203,7 @@ class MarketRequest:
         if self.network is not None:
             refuse_unknown("network", self.network, ("peak", "baseline"))
         if self.offline and self.prices == "live":
-            raise RequestError("prices", self.prices, "auto or snapshot together with offline")
+            raise OptionMismatchError.with_other("prices", self.prices, "--offline")
         days = str(self.days).strip()
         if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MAX_HISTORY_DAYS:
             raise RequestError("days", self.days, f"a whole number from 1 to {MAX_HISTORY_DAYS}")

@@ -266,7 +266,7 @@ def test_what_the_snapshot_does_not_know_is_said() -> None:
 def test_bad_values_are_named() -> None:
     for given, named in [
         ({"prices": "today"}, "prices: 'today'"),
-        ({"prices": "live", "offline": True}, "prices: 'live'"),
+        ({"prices": "live", "offline": True}, "prices does not go with --offline"),
         ({"price_basis": "mean"}, "price_basis: 'mean'"),
         ({"days": "0"}, "days: '0'"),
         ({"days": 91}, "days: 91"),

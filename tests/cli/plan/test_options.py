@@ -153,7 +153,7 @@ def test_wrong_values_name_option_value_and_range(run: Run) -> None:
         (["--days", "\u0663"], "--days"),
         (["--days", "9" * 5000], "--days"),
         (["--region", "all", "--region", "us-east-1"], "--region: 'all'"),
-        (["--offline", "--prices", "live"], "--prices: 'live'"),
+        (["--offline", "--prices", "live"], "--prices does not go with --offline"),
         (["--prices", "yesterday"], "snapshot"),
         (["--price-basis", "p99"], "p95"),
         (["--network", "fast"], "baseline"),
