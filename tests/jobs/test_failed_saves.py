@@ -373,7 +373,9 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
     assert second == 1201.0 and world.failed_saves == FailedSaves(1, 1, silent("10 min"))
     (row,) = rows_of(before, world, [])
     assert row.facts["reason"] == before.save.reason.value  # the lab asks which save it was
-    assert row.kind == "unsaved" and event_line(row) == f"no version was saved: {silent('10 min')}"
+    assert (
+        row.kind == "unsaved" and event_line(row) == f"no checkpoint was saved: {silent('10 min')}"
+    )
 
 
 def silent(took: str) -> str:
@@ -426,7 +428,7 @@ def test_an_emergency_version_that_never_comes_is_counted_and_told() -> None:
     assert world.failed_saves.total == 0 and not said
     world, said = reported(world, [d.Heartbeat("m1", 1, 601, warm=True)], 720.0)
     assert world.failed_saves == FailedSaves(1, 1, silent("2 min"))
-    assert said == [f"no version was saved: {silent('2 min')}"]
+    assert said == [f"no checkpoint was saved: {silent('2 min')}"]
     world, said = reported(world, [d.Tick()], 721.0)
     assert world.failed_saves.total == 1 and not said
 
@@ -435,7 +437,7 @@ def test_a_machine_that_goes_before_its_limit_takes_its_version_along() -> None:
     """The cloud may end it a moment before the time of its notice."""
     world, said = reported(noticed(), [d.InstancesListed({}, {"m1": (1.0, 719.0)})], 719.5)
     assert world.failed_saves == FailedSaves(1, 1, "trainers ended before it was safe")
-    assert said == ["no version was saved: trainers ended before it was safe"]
+    assert said == ["no checkpoint was saved: trainers ended before it was safe"]
 
 
 def test_the_last_version_that_never_comes_is_counted_and_told() -> None:
@@ -482,7 +484,7 @@ def test_a_save_that_was_given_up_is_not_counted_again() -> None:
         assert world.failed_saves == FailedSaves(1, 1, "the bucket is full"), (
             "why, now that it is known"
         )
-        assert said == ["no version was saved: the bucket is full"]
+        assert said == ["no checkpoint was saved: the bucket is full"]
         world, said = reported(world, [unsaved(Reason.INSURANCE)], 1203.0)
         assert world.failed_saves.total == 2, "one that was not requested"
 
@@ -506,15 +508,15 @@ def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_gener
 def test_what_people_see_of_it() -> None:
     world = after(trains(JobLimits(1, 1)), [d.Safe(1, 100, Reason.INSURANCE)], 600.0)
     assert words().versions(final_document("job", 0.0, world, [], {})) == (
-        "saved versions: 1 insurance; the newest has 100 steps"
+        "checkpoints saved: 1 by the save policy; the newest has 100 steps"
     )
     world = after(world, [unsaved(Reason.INSURANCE), unsaved(Reason.INSURANCE)], 601.0)
     document = final_document("job", 0.0, world, [], {})
     assert (
         words().failed_saves(document)
-        == "2 saves failed, 2 since the newest version: the bucket is full"
+        == "2 saves failed, 2 since the newest checkpoint: the bucket is full"
     )
-    assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(
+    assert "checkpoint of step 100 is safe, 1 save, 2 saves failed since" in " ".join(
         live_lines("job", world, [], 200)
     )
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
@@ -522,10 +524,10 @@ def test_what_people_see_of_it() -> None:
     assert "after 500 steps, 100 of them safe; " in line
     world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
     document = final_document("job", 0.0, world, [], {})
-    assert words().versions(document) == "saved versions: 2 insurance"
+    assert words().versions(document) == "checkpoints saved: 2 by the save policy"
     assert words().failed_saves(document) == "2 saves failed"
     older = {k: v for k, v in document.items() if k not in ("failed_saves", "version")}
-    assert words().versions(older) == "saved versions: 2 insurance"
+    assert words().versions(older) == "checkpoints saved: 2 by the save policy"
     assert words().failed_saves(older) == ""
 
 
@@ -551,7 +553,7 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
         shown = home.run("jobs", "show", "full").stdout
         assert (
             " saves failed, " in shown
-            and "no version was saved: [Errno 20] Not a directory" in shown
+            and "no checkpoint was saved: [Errno 20] Not a directory" in shown
         )
         tier.unlink()
         (tmp_path / "away").rename(tier)

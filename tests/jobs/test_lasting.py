@@ -218,7 +218,7 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends() -> None:
             )
             assert (
                 failed
-                == "1 save failed, 1 since the newest version: trainers ended before it was safe"
+                == "1 save failed, 1 since the newest checkpoint: trainers ended before it was safe"
             )
 
 

@@ -113,7 +113,7 @@ class MissingStepDetector:
         """Nothing was saved despite a schedule: raise CheckpointError if something should be."""
         if self._changed:
             if self._backwards:
-                raise CheckpointError(f"no version was saved: {self._problem}")
+                raise CheckpointError(f"no checkpoint was saved: {self._problem}")
             self._warn(self._problem)
         elif self._never and self._others:
             self._warn_of_others()

@@ -42,7 +42,7 @@ def test_an_optimizer_of_the_parameters_before_they_were_sharded(
 
 def test_steps_of_a_sharded_model_that_are_not_seen(said: dict[str, list[str]]) -> None:
     for each in said["steps_of_another_optimizer"]:
-        assert "CheckpointError: no version was saved: the parameters change, but step()" in each
+        assert "CheckpointError: no checkpoint was saved: the parameters change, but step()" in each
     assert "nothing is saved automatically" in said["steps_of_another_optimizer"][0]
 
 

@@ -91,7 +91,7 @@ def test_steps_that_are_not_seen_are_told_of_soon(
             run.backward()
             step()
     assert len(told) == 1 and caplog.text.count("is not called") == 1
-    with pytest.raises(CheckpointError, match="no version was saved"):
+    with pytest.raises(CheckpointError, match="no checkpoint was saved"):
         run.saver.close()
     assert not [*tmp_path.iterdir()]
 
@@ -286,7 +286,7 @@ def test_a_last_parameter_without_gradients(tmp_path: Path) -> None:
         for _ in range(20):
             run.backward()
             step()
-    with pytest.raises(CheckpointError, match="no version was saved"):
+    with pytest.raises(CheckpointError, match="no checkpoint was saved"):
         run.saver.close()
 
 
@@ -298,7 +298,7 @@ def refused_at_the_end(
         for _ in range(40):
             model(X).mean().backward()
             other.step()
-    with pytest.raises(CheckpointError, match="no version was saved"):
+    with pytest.raises(CheckpointError, match="no checkpoint was saved"):
         saver.close()
 
 

@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         ),
         (
             {"anchor": {"type": "m7g.large"}},
-            "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory",
+            "1 x g4dn.xlarge spot, 1 x m7g.large to keep checkpoints in memory",
         ),
         ({"machines": {}, "budget": {"usd_per_hour": 1}}, "/h in local"),
     ],
@@ -49,7 +49,7 @@ def test_a_plan_of_recommend(home: Home, run: Run) -> None:
     (home.folder / "plan.json").write_text(plan)
     job = home.job("planned", "python own.py 5 0", machines={"plan": "plan.json"})
     _, out, err = run("run", str(job), "--dry-run")
-    assert "to keep versions in memory" in out, err
+    assert "to keep checkpoints in memory" in out, err
 
 
 def test_a_dry_run_refuses_what_the_run_would(home: Home, run: Run) -> None:

@@ -443,4 +443,6 @@ def test_what_hosts_are_taken(home: Home) -> None:
     hosts = "a type=big price=1\nb type=small price=0.5\nc type=small price=0.5\n"
     job = job_on(home, "plan", hosts, "true;", anchor={"type": "big"})
     said = home.run("run", str(job), "--dry-run").stdout
-    assert "2 x small on-demand, 1 x big to keep versions in memory; up to $2.0000/h in ssh" in said
+    assert (
+        "2 x small on-demand, 1 x big to keep checkpoints in memory; up to $2.0000/h in ssh" in said
+    )

@@ -65,10 +65,9 @@ def shown(width: int, found: JobState | None = None) -> list[str]:
 
 def test_at_a_glance() -> None:
     assert shown(80) == [
-        "resnet-7: running, generation 3, step 250 of 1000 (25%), 2 steps/s,",
-        "  6.2 min left",
-        "$0.2262 of $5 so far, $0.316/h now, $0.2591 expected, version 240 is safe,",
-        "  5 saves, 1 preemption, 12 steps lost",
+        "resnet-7: running, step 250 of 1000 (25%), 2 steps/s, 6.2 min left",
+        "$0.2262 of $5 so far, $0.316/h now, $0.2591 expected,",
+        "  checkpoint of step 240 is safe, 5 saves, 1 preemption, 12 steps lost",
         "machine  type         state               alive       $",
         "m2       g4dn.xlarge  goes in 90 s       60 min  0.1569",
         "m3       g4dn.xlarge  training          9.8 min  0.0259",
@@ -90,7 +89,7 @@ def test_a_machine_trains_or_waits() -> None:
         ({"members": ("m2",)}, "waiting"),  # for a version behind which it may join
         (
             {"machines": {"m3": replace(machine, role=Role.ANCHOR)}, "members": ()},
-            "keeping versions",
+            "keeping checkpoints",
         ),
         ({"machines": {"m3": replace(machine, state=Machine.SUSPECT)}}, "silent"),
         ({"machines": {"m3": replace(machine, state=Machine.WARMING)}}, "loading"),
@@ -130,7 +129,7 @@ def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
             EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1})
         )
     (line,) = out.getvalue().splitlines()
-    assert line.endswith("no version was saved: no \u2407room")
+    assert line.endswith("no checkpoint was saved: no \u2407room")
 
 
 def test_the_first_process_is_shown_or_all_are() -> None:
@@ -204,7 +203,7 @@ def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         view.on_event(EventRow(S, "savenow", "running", {}))
         view.on_line(world().members[0], 0, "[red]loss 1")
     assert f"{world().members[0]}/0 | [red]loss 1" in out.getvalue()
-    assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()
+    assert "goes in 90 s" in out.getvalue() and "a checkpoint was requested" in out.getvalue()
 
 
 def _event_classes(union: Any) -> Iterator[type]:

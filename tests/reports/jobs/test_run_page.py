@@ -92,7 +92,7 @@ def test_a_reader_without_scripts_has_it_all(page: Page) -> None:
     machines = page.by_id("part-machine-table").text
     assert all(m["id"] in machines for m in job.document["machines"])
     assert f"${job.document['cost_usd']:.2f}" in body and "less than on demand" in body
-    assert "version" in page.by_id("event-rows").text
+    assert "checkpoint of step" in page.by_id("event-rows").text
     assert {e.attributes["id"] for e in page.elements if "hidden" in e.attributes} == {
         "tip",
         "filter",
@@ -133,13 +133,15 @@ def test_a_job_that_goes_on() -> None:
 
 def test_saves_that_fail_are_an_alarm() -> None:
     job = worlds.one_machine(over=False)
-    said = "saves failed since version"
+    said = "saves failed since step"
     assert said not in RunPage(job).render()
     failed = {"total": 9, "in_a_row": 8, "why": f"{worlds.HOSTILE} is full"}
     text = RunPage(
         replace(job, document={**job.document, "failed_saves": failed, "version": 90})
     ).render()
-    assert f"8 {said} 90, the newest that is safe: " in text and worlds.HOSTILE not in text
+    assert (
+        f"8 {said} 90, the newest checkpoint that is safe: " in text and worlds.HOSTILE not in text
+    )
     read_page(text)
 
 
