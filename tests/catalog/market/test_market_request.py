@@ -14,11 +14,15 @@ from deepvm.errors import RequestError
 LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
 
 
+def test_live_prices_are_not_read_offline() -> None:
+    with pytest.raises(RequestError, match="^prices does not go with --offline"):
+        MarketRequest(prices="live", offline=True)
+
+
 def test_values_that_cannot_be_used_are_named() -> None:
     for option, given in [
         ("prices", {"prices": "today"}),
         ("prices", {"prices": ""}),
-        ("prices", {"prices": "live", "offline": True}),
         ("price_basis", {"price_basis": "mean"}),
         ("price_basis", {"price_basis": "P95"}),
         *(
