@@ -14,18 +14,18 @@ help:
 	@echo "make test-all    rings 1 and 2, as CI runs them"
 	@echo "make test-slow   ring 3: the long campaigns, and the tests of the other rings with more examples (two hours)"
 	@echo "make check       ruff, mypy --strict, the size of each package, words that new lines avoid"
-	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
+	@echo "make coverage    lines and branches that the tests of each package cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make images      the pictures of the README, from the program (needs Chromium)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
-	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun; how fast notices are"
-	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
+	@echo "make bench-recovery   how fast jobs continue after losses, next to torchrun; how fast notices are"
+	@echo "                 handled with 139 MB of state; a controller with 1000 agents (20 minutes)"
 	@echo "make proof-recovery   as root: the campaigns behind docs/internals/explain/orchestrator.md (kills, notices,"
 	@echo "                 parameters bit for bit, the history, the simulator), and a table of what they have shown (an hour)"
 	@echo "make proof-trainers   Hugging Face, Lightning, Accelerate and plain loops: kills, bit for bit (half an hour); other releases"
 	@echo "                 with: make proof-trainers TRAINERS='transformers==5.3.0 lightning==2.5.0'"
 	@echo "make proof-lab   the recovery lab: kills, worlds of 1 to 4 ranks, strategies side by side, ECRL's matrix, and a table of"
-	@echo "                 what they have shown beside its limits (40 minutes)"
+	@echo "                 what they have shown with its limits (40 minutes)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
@@ -34,7 +34,7 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make a virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
-# pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
+# pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm again.
 COMPILE := $(BIN)/python -m compileall -q deepvm
 
 $(VENV)/.base: pyproject.toml | $(VENV)/.made

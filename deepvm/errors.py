@@ -15,7 +15,7 @@
     ├── CloudError                 5  the cloud or the network failed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read
     │   ├── RequestRefused (protocol)  1  a memory node refuses: ``code`` says why
-    │   ├── TierBusyError          1  a tier has no room now: this version is skipped
+    │   ├── TierBusyError          1  a tier has no space now: this version is skipped
     │   ├── VersionGoneError       1  a memory node lost, or gave up, what it had of a version
     │   ├── MemoryOnlyError        1  a memory node has a version, and no disk to write it to
     │   └── DamagedError           1  a checkpoint does not match its manifest
@@ -240,7 +240,7 @@ class CheckpointError(DeepVMError):
 
 
 class TierBusyError(CheckpointError):
-    """A tier has no room for a version now."""
+    """A tier has no space for a version now."""
 
 
 class VersionGoneError(CheckpointError):
@@ -252,7 +252,7 @@ class MemoryOnlyError(CheckpointError):
 
 
 class DamagedError(CheckpointError):
-    """A version does not match its commit record."""
+    """A version does not match its manifest."""
 
 
 class MeasurementError(DeepVMError):

@@ -45,7 +45,7 @@ class _Training:
         self.steps = self.base = 0
         self.every = 0
         self.began_ns = self.ended_ns = 0
-        # From the end of the last step until this one began. Below 0: unknown, or it was a save.
+        # From the end of the last step until this one started. Below 0: unknown, or it was a save.
         self.between_ns = -1
         self.due: ScheduledSave | None = None
         # The save that the script was asked for, or that its backup answers; for one step
@@ -152,7 +152,7 @@ def exit_step() -> None:
 def check_save() -> bool:
     """Whether to save now: on a preemption notice, a request, the policy or ``save_every_steps``.
 
-    True once for each of them, on all ranks after the same step. A single rank hears of it outside
+    True once for each of them, on all ranks after the same step. A single rank receives it outside
     of steps, too.
     """
     state = _training

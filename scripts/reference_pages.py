@@ -183,7 +183,7 @@ Schema (draft 2020-12) of each: every key, with its unit. Tests compare schemas 
 
 One thing has one name: VMs are counted by `vm_count`, GPUs by `gpu_count` and `gpus_per_vm`, a GPU model is `gpu_name`,
 a VM type `instance_type`. Names end in their unit (`_s`, `_usd`, `_usd_per_hour`, `_bytes`, `_gib`, `_gbps`), those of
-ratios in `_share`, `_ratio` or `_error`. A few older names stand beside the right one; their descriptions say so.
+ratios in `_share`, `_ratio` or `_error`. A few older names stay next to the right one; their descriptions say so.
 
 In CSV an empty field is unknown, a value of an object has a dotted name such as `step_s.low`, and a list is JSON. Each
 CSV has all its columns even if it has no rows.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +32,49 @@ BANNED = (
     "whatever",
     "goes on",
     "front door",
+    "in place of",
+    "takes back",
+    "whoever",
+    "wish",
 )
 """Words of this project's early pages that the field does not use; identifiers count as words."""
+CEILINGS = {
+    "anew": 3,
+    "begun": 55,
+    "blow": 13,
+    "by itself": 12,
+    "commit record": 13,
+    "deaf": 18,
+    "fate": 2,
+    "fates": 6,
+    "floor": 74,
+    "go on": 5,
+    "gone on": 5,
+    "hear": 34,
+    "heard": 63,
+    "lives": 327,
+    "newcomers": 3,
+    "nobody": 3,
+    "of which": 40,
+    "room": 70,
+    "said": 4,
+    "set aside": 20,
+    "that which": 2,
+    "told": 8,
+    "went on": 9,
+    "whatever": 6,
+    "wish": 3,
+}
+"""How often product and pages may still have these words. The numbers only fall."""
+_PRODUCT = (
+    "deepvm/**/*.py",
+    "deepvm/**/*.md",
+    "deepvm/**/*.j2",
+    "data/documents/*.json",
+    "docs/**/*.md",
+    "*.md",
+    "Makefile",
+)
 _PATTERN = re.compile(rf"(?<![a-z])({'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
 _ALLOWED = "# wording: allowed"
 _FILES = ("*.py", "*.md", "Makefile")
@@ -54,6 +96,15 @@ def banned_words(line: str) -> list[str]:
     if line.rstrip().endswith(_ALLOWED):
         return []
     return [word.lower() for word in _PATTERN.findall(line.replace("_", " "))]
+
+
+def words_of_the_product() -> Counter[str]:
+    """How often each banned word, and each with a ceiling, is in the product and its pages."""
+    words = "|".join({*BANNED, *CEILINGS})
+    pattern = re.compile(rf"(?<![a-z])({words})(?![a-z])", re.IGNORECASE)
+    paths = (path for glob in _PRODUCT for path in ROOT.glob(glob))
+    texts = (path.read_text(encoding="utf-8").replace("_", " ") for path in paths)
+    return Counter(word.lower() for text in texts for word in pattern.findall(text))
 
 
 def default_base() -> str:

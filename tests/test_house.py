@@ -424,6 +424,13 @@ def test_banned_words_are_found() -> None:
         assert wording.banned_words(line) == words
 
 
+def test_words_that_were_removed_do_not_return() -> None:
+    found = wording.words_of_the_product()
+    most = {word: wording.CEILINGS.get(word, 0) for word in found}
+    assert not {word: (n, most[word]) for word, n in found.items() if n > most[word]}
+    assert not set(wording.CEILINGS) - set(found)
+
+
 NO_PACKAGES = {"docs", "golden", "recorded", "support"}
 """Folders of tests that mirror no folder of the package."""
 

@@ -41,7 +41,7 @@ def check(
             "FullyShardedDataParallel",
             "fully_shard(model), its successor in torch (FSDP2)",
         )
-    check_whole("slots", slots, 1, "; 2 overlap one version with the next")
+    check_whole("slots", slots, 1, "; 2 overlap one checkpoint with the next")
     check_whole("keep", keep, 0, "; 0 keeps all")
     check_whole("keep_every", keep_every, 0, "; 0 keeps none besides the newest")
     for place in as_list(journal):
@@ -88,7 +88,7 @@ def as_list(given: Any) -> list[Any]:
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
-    """Open the tiers and check that each takes versions. Raises RequestError, CheckpointError."""
+    """Open the tiers and check that each is usable. Raises RequestError, CheckpointError."""
     opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
     for tier in opened:
         tier.prove()
@@ -104,7 +104,7 @@ def name_of(job: Any, default: str = "") -> tuple[str, bool]:
 
 
 def keep_of(keep: Any) -> Any:
-    """How many versions are kept: as the script says, else by :data:`KEPT`. Raises RequestError."""
+    """How many checkpoints are kept: by the script or :data:`KEPT`. Raises RequestError."""
     if keep is None:
         keep = number_in(KEPT, 0, "0 keeps all")
     if keep is None:

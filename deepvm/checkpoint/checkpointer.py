@@ -42,7 +42,7 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import ScheduledSave
 from deepvm.io.agent_link import SAVE_EVERY, AgentLink
 
-_HURRY_S = 10.0  # With less time left than this, a version does not wait for a step
+_HURRY_S = 10.0  # With less time left than this, a checkpoint does not wait for a step
 # With less time left than this, a save does not wait for the end of an evaluation
 _EVALUATION_S = 30.0
 # Steps that one batch may take; without a batch for longer, data are read in another way
@@ -67,7 +67,7 @@ class Checkpointer:
 
     Copying starts between two iterations, and the next step of an optimizer waits until it has
     finished (``layerwise`` copies during backward). Parameters changed before that by anything but
-    an optimizer are detected: that version is dropped, and from then on they are copied at once.
+    an optimizer are detected: that checkpoint is dropped, and from then on they are copied at once.
     Only :meth:`request_save` may be called from other threads than the one that trains.
     """
 
@@ -97,9 +97,9 @@ class Checkpointer:
             extra: by name, other objects with ``state_dict`` and ``load_state_dict``: schedulers,
                 GradScaler, samplers, other optimizers. Samplers and iterables are read on each
                 rank, everything else once for all ranks.
-            tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share
-                each version: ``tcp://host:port,host:port``; with ``?replicas=2`` behind it two of
-                them have all of it), ``mpi://rank``, ``s3://``, ``gs://`` or
+            tiers: where checkpoints go: ``file:///folder``, ``tcp://host:port`` (several nodes
+                share each checkpoint: ``tcp://host:port,host:port``; with ``?replicas=2`` behind it
+                two of them have all of it), ``mpi://rank``, ``s3://``, ``gs://`` or
                 ``az://bucket/prefix``, or a pathlib.Path; None for those of ``DEEPVM_TIERS``,
                 separated by blanks, which ``deepvm run`` sets, or else for the folder
                 ``checkpoints``, with ``every="auto"``.
@@ -110,14 +110,14 @@ class Checkpointer:
                 agent's save policy says so.
             job: name of this training job; default ``DEEPVM_JOB``, else a name from the script's
                 path, the same after a restart, with a warning where tiers are shared.
-            keep: how many of the newest versions a folder or bucket keeps; a memory node decides
+            keep: how many of the newest checkpoints a folder or bucket keeps; a memory node decides
                 for itself. None: ``DEEPVM_KEEP``, else 2.
             keep_every: keep one more version per so many steps; 0 for none.
-            slots: versions in flight at once; each takes as much memory as the state.
+            slots: checkpoints in flight at once; each takes as much memory as the state.
             journal: a file to which rank 0 appends a line of JSON per event; a function that gets
                 each event, such as :class:`deepvm.checkpoint.loggers.TensorBoard`; or several.
-            strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into host
-                memory; ``G`` into a device copy first; ``D`` straight into a file of the first
+            strategy: how a checkpoint leaves the training's memory (LightCheck III-A): ``C`` into
+                host memory; ``G`` into a device copy first; ``D`` straight into a file of the first
                 ``file://`` tier (one rank; for tmpfs or persistent memory, not for disks);
                 ``layerwise``: each layer is updated during backward and copied at once (see
                 :mod:`deepvm.checkpoint.training.layerwise` for what it requires).
@@ -128,7 +128,7 @@ class Checkpointer:
         """
         keep = arguments.keep_of(keep)
         if every is None:
-            every = arguments.number_in(SAVE_EVERY, 1, "steps between versions")
+            every = arguments.number_in(SAVE_EVERY, 1, "steps between checkpoints")
         if arguments.saves_here(tiers):
             every = every or "auto"
             log.warning("no tiers are given: checkpoints go to %s", arguments.FOLDER.absolute())
@@ -185,14 +185,14 @@ class Checkpointer:
             )
         self._version = 0
         self._loaders = [v for v in state.extra.values() if isinstance(v, ResumableLoader)]
-        # With loaders, versions are taken before a batch is fetched: nothing of the next iteration
-        # has happened.
+        # With loaders, checkpoints are taken before a batch is fetched: nothing of the next
+        # iteration has happened.
         self._between = BetweenSteps(state, looks=not self._loaders, switches=ranks.world == 1)
         # Deadline and agent request of a checkpoint that waits for the next batch or step
         self._due: tuple[float | None, ScheduledSave | None] | None = None
         self._due_at = 0
         self._warned_unfetched = False
-        self._changed = False  # Since that version was due something else has changed the state
+        self._changed = False  # Since that checkpoint was due something else has changed the state
         self._loop: object | None = None  # The newest loop over :meth:`steps`; None outside of one
         self._restored = False
         self._consumer = 0
@@ -255,14 +255,14 @@ class Checkpointer:
     def handles(self) -> tuple[Handle, ...]:
         """Handles of running and recent saves, oldest first; any thread may read it.
 
-        A version is sent when the next forward or step begins; to stop training instead, call
+        A checkpoint is sent when the next forward or step starts; to stop training instead, call
         :meth:`save`.
         """
         return self._snapshotter.handles
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Versions saved, skipped and failed, bytes, and seconds for which training was stalled."""
+        """Checkpoints saved, skipped and failed, bytes, and seconds of stalled training."""
         snapshots = self._snapshotter
         return {
             **self._pipeline.counts,
@@ -273,12 +273,13 @@ class Checkpointer:
     def steps(self, total: int | None = None) -> Iterator[int]:
         """The iterations that are left, by number; between two of them checkpoints are taken.
 
-        It restores the newest version first, unless :meth:`restore_latest` was called. What is due
-        is saved when the body of the loop has ended: all optimizers, ``extra``, random states and
-        loaders at that moment, but no local variables of the loop. An iteration that is left early,
-        by ``break`` or an exception, counts if an optimizer has stepped in it, but what waits for
+        It restores the newest checkpoint first, unless :meth:`restore_latest` was called. What is
+        due is saved when the body of the loop has ended: all optimizers, ``extra``, random states
+        and loaders at that moment, but no local variables of the loop. An iteration that is left
+        early, by ``break`` or an exception, counts if an optimizer has stepped in it, but what
+        waits for
         its end is not saved: call :meth:`save` with ``block`` after the loop. After
-        :meth:`restore_latest` in the body the iteration after the restored version comes next.
+        :meth:`restore_latest` in the body the iteration after the restored checkpoint comes next.
 
         Args:
             total: iterations, restored ones included; None: until the loop is left.
@@ -305,13 +306,14 @@ class Checkpointer:
         """Save the current state, even if the schedule does not ask for it; collective.
 
         It waits for a free slot, and until the state is copied: what changes afterwards is not in
-        the version. In an iteration of :meth:`steps` the version is taken when that iteration has
-        ended, and the handle's number is 0 until then; with ``block`` at once, after an optimizer
-        has stepped, and again at the end of the iteration if something has changed by then.
+        the checkpoint. In an iteration of :meth:`steps` the checkpoint is taken when that iteration
+        has ended, and the handle's number is 0 until then; with ``block`` at once, after an
+        optimizer has stepped, and again at the end of the iteration if something has changed by
+        then.
 
         Args:
-            block: wait until the version is remote (durable in a folder if the off-host tiers fail;
-                local if all tiers are in memory); the emergency save.
+            block: wait until the checkpoint is remote (durable in a folder if the off-host tiers
+                fail; local if all tiers are in memory); the emergency save.
             best: mark it as the best so far: kept next to the newest until a better one is saved.
 
         Raises:
@@ -360,9 +362,9 @@ class Checkpointer:
         tenths of a second until all of them know.
 
         Args:
-            deadline: by when the version should be safe, by ``time.time()``: the machine is about
-                to go. Older versions give way to it: those that wait, and where both do not fit
-                the one that is being sent; with several ranks all of them, unless all fit.
+            deadline: by when the checkpoint should be safe, by ``time.time()``: the machine is
+                about to go. Older checkpoints give way to it: those that wait, and where both do
+                not fit the one that is being sent; with several ranks all of them, unless all fit.
         """
         return self._requests.ask(deadline)
 
@@ -384,14 +386,14 @@ class Checkpointer:
         Returns its number, 0 if there is none; the next optimizer step makes the one after it.
 
         Args:
-            allow_fresh: start at 0 if all existing versions are damaged; what is left of them is
+            allow_fresh: start at 0 if all existing checkpoints are damaged; what is left of them is
                 renamed, not overwritten.
 
         Raises:
-            CheckpointError: no tier answers, the version is of another model, versions exist but
-                none is readable, or those in flight do not finish. Training never silently
-                restarts. If the job was given no name: the version was saved with other settings of
-                optimizer, schedulers or modules (with a name, a warning).
+            CheckpointError: no tier answers, the checkpoint is of another model, checkpoints exist
+                but none is readable, or those in flight do not finish. Training never silently
+                restarts. If the job was given no name: the checkpoint was saved with other settings
+                of optimizer, schedulers or modules (with a name, a warning).
         """
         self._before_load()
         self._snapshotter.settle()
@@ -410,7 +412,9 @@ class Checkpointer:
         self._due = None
         if self._asked is not None:
             self._asked.failed(
-                CheckpointError("not saved: a version was restored before the end of the iteration")
+                CheckpointError(
+                    "not saved: a checkpoint was restored before the end of the iteration"
+                )
             )
         self._updated = False
         self._asked = None
@@ -430,8 +434,8 @@ class Checkpointer:
         """Finish pending saves within ``limit_s`` and unhook from the optimizer; idempotent.
 
         Raises:
-            CheckpointError: not finished in time; the newest version that was due is not safe, as
-                no tier took it; or nothing was saved although ``every`` asks for it, because the
+            CheckpointError: not finished in time; the newest checkpoint that was due is not safe,
+                as no tier took it; or nothing was saved although ``every`` asks for it, because the
                 training's steps were never seen.
         """
         if self._closed or os.getpid() != self._process:
@@ -466,7 +470,7 @@ class Checkpointer:
             if self._agent is not None:
                 self._agent.close()
         if not ended:
-            raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
+            raise CheckpointError(f"checkpoints under way were not finished in {limit_s:.0f} s")
         self._check_newest()
         if not self._pipeline.counts["saved"] and self._schedule.saves:
             self._unseen.end()
@@ -594,7 +598,7 @@ class Checkpointer:
             last = snapshots.last
             if same and last is not None and (last.best or not best):
                 return last
-            if self._due is not None:  # this is the version that was due
+            if self._due is not None:  # this is the checkpoint that was due
                 self._due, request = None, self._requests.take_handle()
                 handle = handle or request
             self._warn_of_gradients()

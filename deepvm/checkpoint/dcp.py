@@ -5,10 +5,10 @@
     dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
-In place of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) keep each
+Instead of a folder, memory nodes (``tcp://host:port``) and buckets (``s3://bucket/run``) keep each
 save as a version, a torch file of ``{"ranks": [bytes of each rank], "metadata": bytes}``. Every
 rank sends its own bytes; rank 0 sends the metadata last, when all ranks have laid out theirs. A
-tier counts a version only when it has all parts, so a killed rank leaves the version before.
+tier counts a checkpoint only when it has all parts, so a killed rank leaves the checkpoint before.
 
 Torch's ``FileSystemReader`` can read folders too, unverified: checksums follow the pickled
 metadata, where torch does not look.
@@ -99,7 +99,7 @@ class Piece(NamedTuple):
 
 
 def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
-    """A commit record: the pickle, the checksums of all items, and a trailer with CRC-32s."""
+    """A manifest: the pickle, the checksums of all items, and a trailer with CRC-32s."""
     rows: dict[str, list[tuple[int, ...]]] = {}
     for name, *numbers in sorted(pieces):
         rows.setdefault(name, []).append(tuple(numbers))
@@ -242,9 +242,9 @@ class DeepVMWriter(StorageWriter):
     """Writes a checkpoint to a shared folder, replacing the previous one, or to a tier.
 
     With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, by default the one after
-    the newest version's; a save returns when the version is remote. ``job``: the training job's
-    name there; empty: ``DEEPVM_JOB``, else ``job``. A subclass writes to folders only. Memory is
-    reused: wait for an ``async_save`` to finish before the next save with the same writer.
+    the newest checkpoint's; a save returns when the checkpoint is remote. ``job``: the training
+    job's name there; empty: ``DEEPVM_JOB``, else ``job``. A subclass writes to folders only. Memory
+    is reused: wait for an ``async_save`` to finish before the next save with the same writer.
     """
 
     def __new__(cls, path: StrPath = "", *, direct: bool = True, job: str = "") -> "DeepVMWriter":
@@ -265,7 +265,7 @@ class DeepVMWriter(StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            allowed = "True: one commit record stands for all ranks"
+            allowed = "True: one manifest stands for all ranks"
             raise RequestError("use_collectives", False, allowed)
         self._save_id = secrets.token_hex(8)
 
@@ -355,7 +355,7 @@ class DeepVMWriter(StorageWriter):
     def sealed(
         self, metadata: Metadata, results: list[list[WriteResult]]
     ) -> tuple[bytes, set[Piece]]:
-        """The commit record, and where all items are; fills in ``metadata``."""
+        """The manifest, and where all items are; fills in ``metadata``."""
         pieces = {result.index: result.storage_data for rank in results for result in rank}
         metadata.storage_data = {
             i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()
@@ -520,7 +520,7 @@ class _Sending:
         return not self._thread.is_alive()
 
     def give_up(self) -> None:
-        """Send nothing more; what was sent in full has a moment to see the version committed."""
+        """Send nothing more; what was sent in full has a moment to see the checkpoint committed."""
         if self._complete and (self.over or _failure(self.ticket) is None):
             self._thread.join(_SEEN_S)
         self._fail(CheckpointError("another save has started"))
@@ -669,7 +669,7 @@ def _refuse_options_of_tiers(kind: type, path: object, job: str) -> None:
 
 
 class TierReader(DeepVMReader):
-    """Reads the version ``checkpoint_id``, or the newest that is undamaged, from a tier."""
+    """Reads the checkpoint ``checkpoint_id``, or the newest that is undamaged, from a tier."""
 
     def __init__(self, path: StrPath, *, job: str = "") -> None:
         super().__init__(".")
@@ -703,13 +703,13 @@ class TierReader(DeepVMReader):
                     problem = problem or error
         finally:
             tier.close()
-        which = "version"
+        which = "checkpoint"
         if self._version is not None:
             which += f" {self._version}"
         raise problem or CheckpointError(f"{self._place}: no {which} of {self._job}")
 
     def _take(self, path: Path) -> Metadata:
-        """Map a version's file, which may be removed then. Raises DamagedError."""
+        """Map a checkpoint's file, which may be removed then. Raises DamagedError."""
         try:
             tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             data = [*tree["ranks"]]
@@ -732,7 +732,9 @@ class TierReader(DeepVMReader):
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         if len({plan.storage_data for plan in plans}) > 1:
-            raise CheckpointError("the ranks read different versions; name one: checkpoint_id=STEP")
+            raise CheckpointError(
+                "the ranks read different checkpoints; name one: checkpoint_id=STEP"
+            )
         return plans
 
     @property
@@ -750,7 +752,7 @@ def _number_of(checkpoint_id: object) -> int | None:
         return None
     text = str(checkpoint_id)
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63):
-        raise RequestError("checkpoint_id", text, "a step, which is the version's number")
+        raise RequestError("checkpoint_id", text, "a step, which is the checkpoint's number")
     return int(text)
 
 

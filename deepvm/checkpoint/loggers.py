@@ -1,4 +1,4 @@
-"""Events of versions for TensorBoard, or another logger, which a thread of its own calls."""
+"""Events of checkpoints for TensorBoard, or another logger, which a thread of its own calls."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ class EventLogger(Protocol):
 class TensorBoard:
     """Scalars by step for a ``SummaryWriter``, or anything with its ``add_scalar``.
 
-    ``checkpoint/durable/seconds`` is how long versions took to be durable,
+    ``checkpoint/durable/seconds`` is how long checkpoints took to be durable,
     ``checkpoint/sent/bytes`` what was sent; ``checkpoint/skipped`` and ``checkpoint/failed`` count.
     """
 

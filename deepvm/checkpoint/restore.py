@@ -1,4 +1,4 @@
-"""Find the newest complete, undamaged version and load it into the training's objects."""
+"""Find the newest complete, undamaged checkpoint and load it into the training's objects."""
 
 import logging
 import os
@@ -25,11 +25,11 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN = 4
 _CHANGED_SETTINGS = (
-    "this training has other settings than the one that saved the version: %s. Optimizers and"
+    "this training has other settings than the one that saved the checkpoint: %s. Optimizers and"
     " schedulers continue with the old values, which are in force now; modules are as built here."
     " To use the new values, set them after restore_latest(), in optimizer.param_groups and in the"
     " schedulers. To start at 0 with them, give this training another name (job= or DEEPVM_JOB)."
-    " The next version records the new settings, which ends this warning"
+    " The next checkpoint records the new settings, which ends this warning"
 )
 
 
@@ -43,9 +43,9 @@ def restore_newest(
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
-    """Restore the newest version that every rank can read; returns it, 0 for none. Collective.
+    """Restore the newest checkpoint that every rank can read; returns it, 0 for none. Collective.
 
-    If something is left of a version, only ``allow_fresh`` starts at 0, and sets that aside.
+    If something is left of a checkpoint, only ``allow_fresh`` starts at 0, and sets that aside.
     Without ``named`` it continues no other training's. Raises CheckpointError on all ranks.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
@@ -71,7 +71,7 @@ def restore_newest(
             # All ranks restore it, or none
             if not all(paths[rank] for rank in map(machines.index, machines)):
                 if first == ranks.rank and path is not None and path.parent == Path(folder):
-                    path.unlink()  # there may be no room for two
+                    path.unlink()  # there may be no space for two
                 continue
             assert path is not None
             version, failed, changes = _load(path, state, ranks, "" if named else job)
@@ -99,7 +99,7 @@ def restore_newest(
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         where = ", ".join(without_secrets(tier.url) for tier in tiers)
-        text = f"no version at {where} (job {job}): starts at 0"
+        text = f"no checkpoint at {where} (job {job}): starts at 0"
         if not named and (others := ranks.by_first(lambda: _other_jobs(tiers, job))):
             text += f"; other jobs there: {', '.join(others)}"
         if not ranks.rank:
@@ -108,14 +108,16 @@ def restore_newest(
     text = _described(damaged)
     if not allow_fresh:
         raise CheckpointError(
-            f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify',"
+            f"all checkpoints of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify',"
             " copy a good one there from elsewhere, give this training job another name (job= or"
             " DEEPVM_JOB), or start over at 0 with restore_latest(allow_fresh=True), which sets"
             " them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
     ranks.by_first(lambda: _set_aside(tiers, job, left))
-    log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
+    log.warning(
+        "%s starts over at 0; what is left of its checkpoints was quarantined: %s", job, text
+    )
     return 0
 
 
@@ -224,7 +226,7 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
         raise CheckpointError(
-            f"{error}; a version may be there, so this training run does not start over"
+            f"{error}; a checkpoint may be there, so this training run does not start over"
         ) from error
 
 
@@ -246,7 +248,7 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
                 tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
         raise CheckpointError(
-            f"{error}; this training run does not overwrite damaged versions"
+            f"{error}; this training run does not overwrite damaged checkpoints"
         ) from error
 
 
@@ -262,10 +264,10 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
             silent.append(error)
     if silent and not found:  # starting at 0 would overwrite what may be there
         raise CheckpointError(
-            f"{silent[0]}; a version may be there, so this training run does not start over"
+            f"{silent[0]}; a checkpoint may be there, so this training run does not start over"
         )
     for problem in silent:
-        log.warning("a newer version may exist where no tier answers: %s", problem)
+        log.warning("a newer checkpoint may exist where no tier answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
 
 

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Removed here, so that it also works after the command, where people add it after a failure.
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
-    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+    if sys.stdout is None or sys.stderr is None:  # closed by anyone who started this
         closed = "Error: standard output is closed; open it, or redirect it to a file or /dev/null"
         sys.exit(closed if sys.stderr else 1)
     if arguments is None:

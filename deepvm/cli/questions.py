@@ -10,7 +10,7 @@ DECLINED = 1  # Exit code when the answer is no
 
 def has_terminal() -> bool:
     """Whether a person can read a question and answer it."""
-    # Either stream is None where whoever started this has closed it
+    # Either stream is None where anyone who started this has closed it
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

@@ -10,7 +10,7 @@ _LIKENESS = 0.66
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The most probably meant names, best first: those alike, then those that begin with it."""
+    """The most probably meant names, best first: those alike, then those that start with it."""
     from difflib import get_close_matches  # only errors need it
 
     names = {one.casefold(): one for one in known}

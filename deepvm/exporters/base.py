@@ -31,7 +31,7 @@ from deepvm.io.safe_read import os_reason
 TEMPLATES = [Path(__file__).parent / "templates"]
 COMMENT_WIDTH = 110
 # Of every export that starts trainings: it installs deepvm, and starts memory nodes and agents. No
-# secret is in any file: whoever starts the machines makes the token
+# secret is in any file: anyone who starts the machines makes the token
 TRAINING_OPTIONS = frozenset({"job", "package", "persist"})
 ROLES = (MEMORY, ANCHOR)  # Of VMs that keep checkpoints in memory
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")

@@ -42,7 +42,7 @@ class Flag(IntEnum):
     REQUEST = 1  # number of the newest request to save, from 1
     REASON = 2  # its SaveReason
     LIMIT_MS = 3  # until when it is of use, milliseconds since the epoch
-    RESUMED = 4  # ranks that hold after a request with this number, or a lower one, go on
+    RESUMED = 4  # ranks that hold after a request with this number, or a lower one, continue
     DUE = 5  # the step at whose end the save policy wants a version; 0: none
     ALONE = 6  # 1: the agent has no controller, and knows of no other machine
     UNHEARD = 7  # 1: the agent has one, which does not answer
@@ -57,7 +57,7 @@ class RankFlag(IntEnum):
     STEP_NS = 1  # duration of the last one
     VERSION = 2  # the newest version that it has started to save
     HELD = 3  # the step at whose end it holds; 0: it does not
-    BETWEEN_NS = 4  # in all, from the end of a step until the next begins
+    BETWEEN_NS = 4  # in all, from the end of a step until the next starts
     OF_NS = 5  # of so long, from the end of a step to that of the next
 
 
@@ -144,7 +144,7 @@ class Board:
             reason, limit_ms = unseen, until_ms
         words[Flag.REASON] = reason
         words[Flag.LIMIT_MS] = limit_ms
-        words[Flag.REQUEST] += 1  # last: whoever sees it sees the reason, too
+        words[Flag.REQUEST] += 1  # last: anyone who sees it sees the reason, too
         return words[Flag.REQUEST]
 
     def resume(self) -> None:

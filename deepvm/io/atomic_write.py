@@ -37,7 +37,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: cannot be written: {os_reason(error)}; it is as it was, make room or name"
+            f"{path}: cannot be written: {os_reason(error)}; it is as it was, make space or name"
             " another place"
         ) from None
 

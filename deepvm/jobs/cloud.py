@@ -111,7 +111,7 @@ class RemoteCloud(Protocol):
         """Tell the machines that live where the controller is now. Raises UnknownError."""
 
     def tier(self, job: str) -> str:
-        """Where versions go if the job names no tiers. Raises RefusedError."""
+        """Where checkpoints go if the job names no tiers. Raises RefusedError."""
 
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
         """Zones for a type, the best first, with $/h or None. Raises RefusedError, UnknownError."""
@@ -152,7 +152,7 @@ class Objects(Protocol):
         """Write it if it has this tag (None: it is new); the new tag. Raises ChangedError."""
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
-        """The names that begin so, in order; ``after``: only those after this one."""
+        """The names that start so, in order; ``after``: only those after this one."""
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove objects; harmless where there are none."""

@@ -103,7 +103,7 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
     if isinstance(cloud, HostsController):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
-            what = "whether its head lives is not known"
+            what = "whether its head runs is not known"
             raise UnknownError(f"{what}, as what that has written cannot be read")
         needed = ""
         if state is not None and alive:

@@ -306,7 +306,7 @@ def checked(
     *,
     detach: bool = False,
 ) -> tuple[JobState, Cloud]:
-    """What a job begins with, and its cloud. Raises RequestError, RefusedError, UnknownError."""
+    """What a job starts with, and its cloud. Raises RequestError, RefusedError, UnknownError."""
     with about(file):
         cloud = cloud_of(job.cloud)
         if detach and isinstance(cloud, HostsController) and needs_head(cloud):
@@ -464,7 +464,7 @@ def settle_replacements(rows: Iterable[JobRow], history: History) -> None:
     for parent in {row.folder.parent for row in rows}:
         for aside in parent.glob(".*.replaced"):
             lock = FileLock(aside / LOCK)
-            # Whoever still replaces the job has the lock
+            # Anyone who still replaces the job has the lock
             with suppress(OSError):
                 if lock.take(shared=False):
                     _settle(aside, history)

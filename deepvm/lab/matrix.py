@@ -166,7 +166,7 @@ def _meets(matrix: MatrixFile, failure: str, variant: str) -> bool:
 def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     worlds = tuple(matrix.worlds)
     calm = Suite(suite.dataset, suite.model, CALM)
-    if variant == NONE:  # it could not go on where the number of ranks changes
+    if variant == NONE:  # it could not continue where the number of ranks changes
         worlds = worlds[:1]
     strategy = _strategy_of(variant)
     if strategy is None:

@@ -210,8 +210,9 @@ def _refuse_full_disk(out: Path) -> None:
     free = disk.f_bavail * disk.f_frsize
     if free < _LEAST_FREE:
         raise DataError(
-            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the"
-            " run that failed; make room, and run the same command again"
+            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven"
+            " about the"
+            " run that failed; make space, and run the same command again"
         )
 
 

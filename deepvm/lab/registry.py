@@ -51,7 +51,7 @@ def strike_document(strike: FaultInjection) -> JsonDict:
 
 
 def obeys_orchestrator(name: str | None) -> bool:
-    """Whether the agent of ``deepvm run`` can ask a strategy, if there is one, for a version."""
+    """Whether the agent of ``deepvm run`` can ask a strategy, if there is one, for a checkpoint."""
     return name is not None and find_strategy(name).obeys_orchestrator
 
 

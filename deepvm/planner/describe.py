@@ -357,7 +357,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         most = candidates.catalog.memory_nodes.most_nodes
         needs = f"{count} senders need {more} memory nodes"
         if most is not None and more > most:
-            reason = f"{needs} (n/m < {pair}); a version is split over at most {most}"
+            reason = f"{needs} (n/m < {pair}); a checkpoint is split over at most {most}"
             broken.append(BindingConstraint("saturation", reason))
         elif more > memory.count and len(broken_with(memory.count)) < len(broken):
             reason = f"{needs}, not {memory.count} (n/m < {pair})"

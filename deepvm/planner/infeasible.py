@@ -119,7 +119,7 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
     counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
     reason = (
         f"{sizes.count[row]} x {sizes.types[sizes.type_index[row]].name}, the fewest that train,"
-        f" would need {counts.min()} memory nodes; a version is split over at most"
+        f" would need {counts.min()} memory nodes; a checkpoint is split over at most"
         f" {rule.most_nodes}"
     )
     advice = "allow other architectures, or memory nodes with a faster network"
@@ -301,8 +301,7 @@ _CURES = {
     "no-on-demand-price": "allow another architecture, or give these types an on-demand price",
     "network-unknown": "allow another architecture, or give these types their network_gbps",
     "speed-unknown": (
-        "allow GPUs of which speeds are published ('deepvm performance check'), or another"
-        " --precision"
+        "allow GPUs with published speeds ('deepvm performance check'), or another --precision"
     ),
     "no-wheels": "build PyTorch for these GPUs and name them with --gpu",
     "excluded": "allow more types",

@@ -1,8 +1,8 @@
 """Cost of preemptions: how long spot VMs live, and how long saving and recovery take.
 
-**Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
+**Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lifetimes of
 months; GPU machines that were held on spot markets lived for hours in public traces (half of one
-fleet less than 3 h 59 min). Which of the two applies is unknown, so the life is a range
+fleet less than 3 h 59 min). Which of the two applies is unknown, so the lifetime is a range
 between them, and plans are ranked by its geometric mean, or by a tenth more than at a bad time
 where that costs them much (:func:`deepvm.planner.search.enumeration.counted_share`).
 

@@ -108,7 +108,7 @@ class PlanRequest:
     time_limit_s: float = RankOptions.time_limit_s
     work: Work | None = None
     training: Training | None = None
-    life_s: float | None = None  # mean life of a spot VM that the user knows, with training
+    life_s: float | None = None  # mean lifetime of a spot VM that the user knows, with training
     rank: Rank | None = None  # None for machines where a model is trained, else plans
     extrapolate: bool = False  # sizes and batches larger than ever checked may come first
     extras: Extras = Extras()  # costs besides VMs; with any of them, the budget is for all

@@ -189,7 +189,7 @@ class CatalogOpener:
             message = f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}"
             self._ignore_region(MissingDataError(message), f"on catalog {catalog.name}")
         if options.zone and not catalog.zones:
-            reason = f"catalog {catalog.name} does not tell zones apart"
+            reason = f"catalog {catalog.name} does not distinguish zones"
             self.say(f"--zone {options.zone} has no effect: {reason}")
         ignored = _given(options, _OF_A_MARKET)
         if options.source not in ("auto", "none") and not self.set_by("source"):

@@ -154,7 +154,7 @@ class _Case:
         """Returns how many further runs are done."""
         done = 0
         if isinstance(outcome, SimulationError):
-            # Chunks are handed out in order: the first error is the same whoever was faster
+            # Chunks are handed out in order: the first error is the same anyone who was faster
             if self.failed is None or number < self.failed[0]:
                 self.failed = number, outcome
             self.parts.clear()

@@ -127,7 +127,7 @@ def test_a_run_does_not_begin_anew_because_all_is_damaged(tmp_path: Path) -> Non
     job.saver.close()
     path = VersionFolder(tmp_path).file("job", 1)
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(CheckpointError, match="all versions of job are damaged.*DEEPVM_JOB"):
+    with pytest.raises(CheckpointError, match="all checkpoints of job are damaged.*DEEPVM_JOB"):
         Job(tmp_path).saver.restore_latest()
 
 
@@ -138,14 +138,15 @@ def test_a_place_that_takes_nothing_is_told_at_the_start(
     for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(
             CheckpointError,
-            match="no version can be written there: .*file is not a writable folder",
+            match="no checkpoint can be written there: .*file is not a writable folder",
         ):
             Job(wrong)
     assert Job(tmp_path / "not" / "yet" / "there").saver.restore_latest() == 0
     # Root has the right to write there, and still cannot
     for wrong in (Path("/proc/nothing"), Path("/proc")):
         with pytest.raises(
-            CheckpointError, match="no version can be written there: /proc is not a writable folder"
+            CheckpointError,
+            match="no checkpoint can be written there: /proc is not a writable folder",
         ):
             Job(wrong)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"], "nothing was left by looking"
@@ -192,14 +193,14 @@ def test_where_nobody_answers_a_run_does_not_begin_anew(
         model=model, optimizer=optimizer, tiers=[silent, (tmp_path / "f").as_uri()]
     ) as saver:
         with pytest.raises(
-            CheckpointError, match="slow:// does not answer.*a version may be there"
+            CheckpointError, match="slow:// does not answer.*a checkpoint may be there"
         ):
             saver.restore_latest()
         silent.go.set()
         optimizer.step()
         saver.save(block=True)
         assert saver.restore_latest() == 1  # better than nothing, and the log says so
-        assert "a newer version may exist where no tier answers" in caplog.text
+        assert "a newer checkpoint may exist where no tier answers" in caplog.text
 
 
 def test_training_does_not_wait_for_a_slow_tier_but_skips() -> None:
@@ -430,7 +431,7 @@ def test_a_training_that_goes_back_does_not_wait_for_ever(
     for _ in range(5):
         optimizer.step()
     monkeypatch.setattr(snapshotter, "WAIT_S", 0.2)
-    with pytest.raises(CheckpointError, match="versions 2, 4 are under way"):
+    with pytest.raises(CheckpointError, match="checkpoints 2, 4 are under way"):
         saver.restore_latest()
     assert saver.version == 5 and numbers_in(optimizer.param_groups[0]["params"]) == {5.0}
     tier.go.set()

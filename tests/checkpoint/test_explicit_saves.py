@@ -143,7 +143,7 @@ def test_a_save_whose_iteration_is_given_up_by_a_restore_fails(tmp_path: Path) -
             handle = saver.save()
             assert saver.restore_latest() == 1
             break
-    with pytest.raises(CheckpointError, match="a version was restored before the end"):
+    with pytest.raises(CheckpointError, match="a checkpoint was restored before the end"):
         handle.durable.result(0)
     saver.close()
 

@@ -120,7 +120,7 @@ def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     place = (tmp_path / "ckpt").as_uri()
     first, second = run(tmp_path, place), run(tmp_path, place)
     assert (first.returncode, first.stdout, second.stdout) == (0, "", "")
-    assert first.stderr == f"deepvm: no version at {place} (job job): starts at 0\n"
+    assert first.stderr == f"deepvm: no checkpoint at {place} (job job): starts at 0\n"
     assert second.stderr.startswith(
         f"deepvm: resumed from version 7 of {place} (job job, file job-000000000007.pt, saved 20"
     )

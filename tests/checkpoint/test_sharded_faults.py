@@ -371,7 +371,7 @@ def test_how_many_versions_a_folder_keeps(
             if version in left:
                 assert same(load(place.url, version), whole(version, 2))
             else:
-                with pytest.raises(CheckpointError, match="no version"):
+                with pytest.raises(CheckpointError, match="no checkpoint"):
                     load(place.url, version)
 
 

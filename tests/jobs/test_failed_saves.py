@@ -574,7 +574,9 @@ def test_a_save_that_is_not_asked_for_is_refused_with_a_reason() -> None:
     assert why_not_saved(world) == "nothing is being trained now"
     world = trains(JobLimits(1, 1))
     assert why_not_saved(world) == ""
-    assert why_not_saved(after(world, [d.SaveNow()], 601.0)) == "a version is being saved already"
+    assert (
+        why_not_saved(after(world, [d.SaveNow()], 601.0)) == "a checkpoint is being saved already"
+    )
     stops = after(world, [d.Stop("the user")], 601.0)
     assert (
         why_not_saved(stops)
@@ -588,7 +590,7 @@ def test_the_controller_answers_why_it_does_not_save(tmp_path: Path) -> None:
         user = Peer(found, USER)
         assert user.ask("/command", {"command": "save"}) == {}
         answer = user.ask("/command", {"command": "save"})
-        assert answer == {"error": "no version is asked for: a version is being saved already"}
+        assert answer == {"error": "no checkpoint is asked for: a version is being saved already"}
 
 
 # --- a machine that is not taken back after all ---------------------------------------------------

@@ -80,7 +80,7 @@ def test_trainers_that_do_not_begin_are_started_anew() -> None:
     assert (world.generation, world.members, world.job) == (2, BOTH, Job.FORMING)
     assert (
         world.pulse.why
-        == "the training does not begin on m1 and m2: no step and no line in 30 min, "
+        == "the training does not start on m1 and m2: no step and no line in 30 min, "
         "since 1970-01-01 00:01:41 UTC (start_timeout)"
     )
 
@@ -227,7 +227,7 @@ def test_the_third_hang_without_a_newer_version_fails_the_job_and_lets_machines_
     world, acts = heard_until(world, now_s, now_s + 1795.0), ()
     world, acts = react(world, d.Tick(), now_s + 1800.0)
     assert world.job is Job.FAILED and world.failure.startswith(
-        "the training does not begin on m1 and m2: no step"
+        "the training does not start on m1 and m2: no step"
     )
     assert set(acts) == {d.Release("m1"), d.Release("m2")}
     assert {m.state for m in world.machines.values()} == {Machine.RELEASING}
@@ -420,13 +420,13 @@ def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home
         "the training hangs on m1: no step in" in done.stderr
         and "since step 60 at 20" in done.stderr
     )
-    assert "always: the training does not begin on m1: no step in" in done.stderr, (
+    assert "always: the training does not start on m1: no step in" in done.stderr, (
         "it goes on from step 60"
     )
     assert "deepvm jobs resume always --start-timeout none continues it" in done.stderr
     found = home.document("jobs", "show", "always")
     assert (found["state"], found["generations"]) == ("failed", 3)
-    assert found["why"].startswith("the training does not begin on m1") and all(
+    assert found["why"].startswith("the training does not start on m1") and all(
         m["end"] for m in found["machines"]
     )
     assert until(lambda: not home.processes(), 10)
@@ -449,7 +449,7 @@ def test_ranks_that_never_meet_begin_anew(home: Home) -> None:
     found = home.document("run", str(job))
     assert (found["state"], found["steps"], found["generations"]) == ("done", 20, 2)
     assert (
-        "the training does not begin on m1 and m2: no step and no line in"
+        "the training does not start on m1 and m2: no step and no line in"
         in home.run("jobs", "show", "meets").stdout
     )
 

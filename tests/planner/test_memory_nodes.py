@@ -241,7 +241,7 @@ class TestSharing:
         assert [(b.constraint, b.reason) for b in answer[0].binding] == [
             (
                 "saturation",
-                "128 senders need 65 memory nodes (n/m < 2); a version is split over at most 64",
+                "128 senders need 65 memory nodes (n/m < 2); a checkpoint is split over at most 64",
             )
         ]
         assert answer.doubt == ""
@@ -258,7 +258,8 @@ class TestSharing:
         assert answer.infeasible is not None and answer.infeasible.constraint == "saturation"
         assert (
             answer.infeasible.reason
-            == "137 x gpu.xlarge, the fewest that train, would need 69 memory nodes; a version is"
+            == "137 x gpu.xlarge, the fewest that train, would need 69 memory nodes; a"
+            " checkpoint is"
             " split over at most 64"
         )
 

@@ -152,7 +152,7 @@ def read_stored_prices(
         missing = f"no stored prices of the last {days} days"
         raise MissingDataError(f"{folder}: {missing}: {newest}; 'git pull' there")
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
-    earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window began
+    earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window started
     prices = {region: StoredPrices(folder, cloud, region, days) for region in regions}
     for at_s, name in [*earlier, *recent]:
         lines = _git(folder, "cat-file", "blob", name).splitlines(keepends=True)

@@ -1,1 +1,1 @@
-"""Files of versions: names, durable writes, commit records, stripes, locks, retention, export."""
+"""Files of checkpoints: names, durable writes, manifests, stripes, locks, retention, export."""

@@ -1,6 +1,6 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
-A version that replaces one of its number has two for a moment, of which the *upcoming* one has a
+A checkpoint that replaces one of its number has two for a moment, of which the *upcoming* one has a
 hidden name; one of them always matches the file's bytes.
 """
 
@@ -23,7 +23,7 @@ _MOST_NAMED = 10
 
 
 def record_of(path: Path) -> Path:
-    """Path of the commit record of a version's file."""
+    """Path of the manifest of a checkpoint's file."""
     return path.with_name(path.name + SUFFIX)
 
 
@@ -33,7 +33,7 @@ def upcoming_of(path: Path) -> Path:
 
 
 def read_manifest(path: Path) -> CommitRecord:
-    """The commit record that matches the file. Raises FileNotFoundError, DamagedError."""
+    """The manifest that matches the file. Raises FileNotFoundError, DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
     except (FileNotFoundError, DamagedError):
@@ -73,7 +73,7 @@ def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
         raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
     except OSError as error:
         raise DamagedError(
-            f"{path}: its commit record cannot be read: {error.strerror or error}"
+            f"{path}: its manifest cannot be read: {error.strerror or error}"
         ) from None
     if not expected.crcs:
         raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")

@@ -157,7 +157,7 @@ def is_unused(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents durably: a version must not be lost with its folder's name."""
+    """Make a folder and its parents durably: else a checkpoint is lost with its name."""
     if path.is_dir():
         return
     make_folder(path.parent)

@@ -23,7 +23,7 @@ def export_safetensors(source: Path, target: Path) -> int:
         raise MissingExtraError("format", error.name or "safetensors", "train") from None
 
     try:
-        # Mapped: a version's optimizer is twice as large as its model, and is not needed.
+        # Mapped: a checkpoint's optimizer is twice as large as its model, and is not needed.
         tree = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
         check_contents(tree)
         version = tree["version"]

@@ -1,4 +1,4 @@
-"""What files are called in a folder or bucket of versions, and the default name of a job."""
+"""What files are called in a folder or bucket of checkpoints, and the default name of a job."""
 
 import hashlib
 import os
@@ -38,12 +38,12 @@ def check_job(name: str) -> str:
 
 
 def file_name(job: str, version: int) -> str:
-    """Name of a version's file."""
+    """Name of a checkpoint's file."""
     return f"{check_job(job)}-{version:012d}.pt"
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """Job and version in the name of a version's file, else None."""
+    """Job and version in the name of a checkpoint's file, else None."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -67,7 +67,7 @@ def epoch_of(label: str) -> int:
 
 
 def labeled_name(job: str, version: int, label: str) -> str:
-    """Name of a version's object; without a label that of its file."""
+    """Name of a checkpoint's object; without a label that of its file."""
     name = file_name(job, version)
     if label:
         return f"{name[:-3]}.{label}.pt"
@@ -86,7 +86,7 @@ def parse_labeled(name: str) -> tuple[str, int, str] | None:
 
 
 def replaced(name: str) -> str:
-    """The version's file if this is the name of its upcoming record, else empty."""
+    """The checkpoint's file if this is the name of its upcoming record, else empty."""
     file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
     if parse_name(file) is not None and upcoming_of(Path(file)).name == name:
         return file
@@ -99,7 +99,7 @@ def is_leftover(name: str) -> bool:
 
 
 def aside_suffix() -> str:
-    """A unique suffix for what is set aside."""
+    """A unique suffix for what is quarantined."""
     return f".{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.aside"
 
 

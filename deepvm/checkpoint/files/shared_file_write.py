@@ -63,8 +63,8 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
     finally:
-        # Either the file was renamed, or this rank gives the version up: no other rank would remove
-        # these. Only rank 0 removes a refusal, once it has seen it.
+        # Either the file was renamed, or this rank gives the checkpoint up: no other rank would
+        # remove these. Only rank 0 removes a refusal, once it has seen it.
         discard(hidden)
         for rank, part in enumerate(parts):
             if not shard.rank or (rank == shard.rank and not _refused(part)):
@@ -127,9 +127,9 @@ def until(
 ) -> None:
     """Wait for other ranks. Raises CheckpointError: ``otherwise``."""
     while not done():
-        shard.ready(shard.layout.size)  # it may be given up for a newer version
+        shard.ready(shard.layout.size)  # it may be given up for a newer checkpoint
         if time.monotonic() > deadline:
-            raise CheckpointError(f"{otherwise} in time; the version is given up")
+            raise CheckpointError(f"{otherwise} in time; the checkpoint is given up")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)
 

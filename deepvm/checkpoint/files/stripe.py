@@ -1,8 +1,8 @@
 """A checkpoint in parts for several memory nodes, each a plain torch file (ACUTE's Check-Trans).
 
-Part k of K holds the k-th of K near-equal ranges of the version's file, before it the layout of the
-whole, and a mark of each rank, a digest of its bytes in all parts. Parts belong together if all
-marks are equal: a version that was sent twice under one number is not joined from both.
+Part k of K holds the k-th of K near-equal ranges of the checkpoint's file, before it the layout of
+the whole, and a mark of each rank, a digest of its bytes in all parts. Parts belong together if all
+marks are equal: a checkpoint that was sent twice under one number is not joined from both.
 """
 
 import hashlib
@@ -125,7 +125,7 @@ def mark_of(shard: Shard) -> bytes:
 
 def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     """Lay out the file of part ``number`` (from 1) of ``of``."""
-    import torch  # here: whoever only joins parts need not have it
+    import torch  # here: anyone who only joins parts need not have it
 
     from deepvm.checkpoint.format.torch_zip import plan_image
 
@@ -183,7 +183,7 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
     if at < 0 or at + _ABOUT_BYTES > len(data):
         if len(data) < _MOST_BEGIN:
             return None
-        raise DamagedError("it is not a part of a version")
+        raise DamagedError("it is not a part of a checkpoint")
     try:
         facts: JsonObject = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
         if facts["schema_version"] != _SCHEMA:
@@ -214,7 +214,7 @@ def read_part_from(pieces: Iterable[bytes | memoryview], name: str) -> Part:
             raise DamagedError(f"{name}: {error}") from None
         if part is not None:
             return part
-    raise DamagedError(f"{name}: it is not a part of a version")
+    raise DamagedError(f"{name}: it is not a part of a checkpoint")
 
 
 def read_part_file(path: Path) -> Part:
@@ -224,7 +224,7 @@ def read_part_file(path: Path) -> Part:
 
 
 def belong_together(parts: Sequence[Part]) -> str:
-    """Why these parts, in order of their numbers, are not all of one version; empty if they are."""
+    """Why these parts, in order, do not form one checkpoint; empty if they do."""
     first = parts[0]
     if [(p.number, p.of) for p in parts] != [(n, first.of) for n in range(1, first.of + 1)]:
         return f"of {first.of} parts these are here: {', '.join(str(p.number) for p in parts)}"
@@ -236,7 +236,7 @@ def belong_together(parts: Sequence[Part]) -> str:
 def join(
     paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None
 ) -> Layout:
-    """Join a version's verified parts, in order, to one file; ``drop`` gets each that is copied."""
+    """Join verified parts, in order, to one checkpoint file; ``drop`` gets each copied one."""
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)
     if problem:

@@ -1,11 +1,12 @@
-"""A folder of checkpoints: atomic writes, listed by commit records, verified before use.
+"""A folder of checkpoints: atomic writes, listed by manifests, verified before use.
 
 A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync,
 fsync of the folder; then the file gets its name, fsync of the folder, and only then the record. So
-a named file without a record has lost it, and counts as a damaged version, as does a record alone.
+a named file without a record has lost it, and counts as a damaged checkpoint, as does a record
+alone.
 Hidden files do not count: the writer that fails removes them, or the next one that is alone there.
 
-A deleted version's file may be kept under a hidden name as a *spare*, which the next version
+A deleted version's file may be kept under a hidden name as a *spare*, which the next checkpoint
 overwrites in place, like LightCheck's two slots: no new blocks are needed, even on a full disk.
 """
 
@@ -117,7 +118,7 @@ class EpochFile:
 
     @contextlib.contextmanager
     def current(self, epoch: int) -> Iterator[None]:
-        """No higher number begins in the context. Raises CheckpointError: one has started."""
+        """No higher number starts in the context. Raises CheckpointError: one has started."""
         with self._held(shared=True):
             self._check(epoch)
             yield
@@ -152,7 +153,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 @dataclass(frozen=True)
 class Found:
-    """A version's file, bytes not verified; ``job`` and ``version`` are those of its name."""
+    """A checkpoint's file, bytes not verified; ``job`` and ``version`` are those of its name."""
 
     path: Path
     job: str
@@ -163,7 +164,7 @@ class Found:
 
 
 class VersionFolder:
-    """Versions in one folder of a local or mounted file system."""
+    """Checkpoints in one folder of a local or mounted file system."""
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
         """Nothing is created before the first write; ``direct``: use direct I/O if supported."""
@@ -183,7 +184,7 @@ class VersionFolder:
         return self.path / file_names.file_name(job, version)
 
     def write(self, new: NewVersion) -> None:
-        """Fastest in page-aligned memory; if it fails nothing of the version is visible."""
+        """Fastest in page-aligned memory; if it fails nothing of the checkpoint is visible."""
         target = self.file(new.job, new.version)
         with failing(target):
             hidden = self.reserve(new.job, new.version)
@@ -228,7 +229,7 @@ class VersionFolder:
                 settle(target)
                 manifest = written()
                 epoch = self._epochs.get(manifest.job)
-                if epoch is not None:  # no newer generation begins until it is committed
+                if epoch is not None:  # no newer generation starts until it is committed
                     fence.enter_context(EpochFile(self.path, manifest.job).current(epoch))
                 # It stays until the new one is there, as long as its bytes do
                 replaces = os.path.lexists(record)
@@ -254,7 +255,7 @@ class VersionFolder:
     def _promote(self, upcoming: Path, target: Path, manifest: CommitRecord) -> None:
         try:
             self._rename(upcoming, record_of(target), "replaced")
-        except FileNotFoundError:  # another writer of this version took it for a killed writer's
+        except FileNotFoundError:  # another writer of this checkpoint took it for a killed writer's
             try:
                 verify(target)  # the other may have replaced our bytes too, with its own record
             except DamagedError:
@@ -308,7 +309,7 @@ class VersionFolder:
 
     def found(self, job: str = "") -> tuple[Found, ...]:
         """All files named like checkpoints, complete or not, by job, newest first."""
-        # Also the names of records: one without its file was a complete version once.
+        # Also the names of records: one without its file was a complete checkpoint once.
         names = {name.removesuffix(SUFFIX) for name in self._names()}
         rows = [row for name in names if (row := self._look(name, job)) is not None]
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
@@ -335,7 +336,7 @@ class VersionFolder:
             if os.path.lexists(path):
                 problem = UNRECORDED
             elif os.path.lexists(record_of(path)):
-                problem = "its commit record is there and the file is not"
+                problem = "its manifest is there and the file is not"
             else:
                 return None
         except DamagedError as error:
@@ -343,14 +344,14 @@ class VersionFolder:
         except OSError as error:
             problem = f"it cannot be looked at: {error.strerror or error}"
         if manifest is not None and (manifest.job, manifest.version) != (job, version):
-            problem = f"its commit record is that of {manifest.job}, version {manifest.version}"
+            problem = f"its manifest is that of {manifest.job}, version {manifest.version}"
             manifest = None
         elif manifest is not None and manifest.size != size:
             problem = f"it has {size} bytes instead of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
     def complete(self, job: str, version: int) -> CommitRecord | None:
-        """The record of one version, bytes not verified; None if it is not complete."""
+        """The record of one checkpoint, bytes not verified; None if it is not complete."""
         row = self._look(file_names.file_name(job, version), job)
         if row is None or row.problem:
             return None
@@ -383,7 +384,7 @@ class VersionFolder:
         return rows
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version, if any, its record first; the next one overwrites a ``spare``."""
+        """Remove a checkpoint, if any, its record first; the next one overwrites a ``spare``."""
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
             # The records first: a part of the file must never be taken for the whole.
@@ -395,12 +396,12 @@ class VersionFolder:
                 target.unlink()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename versions of a job, and all damaged ones, to names that no longer count."""
+        """Rename checkpoints of a job, and all damaged ones, to names that no longer count."""
         suffix = file_names.aside_suffix()
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))})
         for version in numbers:
             target = self.file(job, version)
-            # The file last: without its records it still counts as what is left of a version.
+            # The file last: without its records it still counts as what is left of a checkpoint.
             for path in (upcoming_of(target), record_of(target), target):
                 with failing(path, "set aside"), contextlib.suppress(FileNotFoundError):
                     os.rename(path, path.with_name(path.name + suffix))

@@ -80,7 +80,7 @@ def check_readable(record: bytes, subject: str) -> None:
         raise RequestError(
             subject,
             match[1] if match else str(error).splitlines()[0],
-            "tensors, numbers, text, and lists, tuples and dictionaries of them: no version with"
+            "tensors, numbers, text, and lists, tuples and dictionaries of them: no checkpoint with"
             " anything else could be restored",
         ) from None
 
@@ -98,7 +98,7 @@ def map_leaves(
         made = kind()
         for key, value in tree.items():
             made[key] = map_leaves(value, tensor, number)
-        # Of a module's state_dict: load_state_dict reads versions from it
+        # Of a module's state_dict: load_state_dict reads checkpoints from it
         if hasattr(tree, "_metadata"):
             made._metadata = tree._metadata
         return made

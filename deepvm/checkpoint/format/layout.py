@@ -44,7 +44,7 @@ class Layout:
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible layouts: a memory node gets them from whoever has its token."""
+        """Refuse impossible layouts: a memory node gets them from anyone who has its token."""
         if not 0 < self.size <= MOST_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
         if not 1 <= len(self.shards) <= _MOST_RANKS:

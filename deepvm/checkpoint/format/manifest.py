@@ -1,4 +1,4 @@
-"""The commit record: a small JSON file that makes a version complete; and what is recorded."""
+"""The manifest: a small JSON file that makes a checkpoint complete; and what is recorded."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError
 MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"  # Suffix of the record's name, after that of its file
 # The problem of a file alone, as an interrupted removal leaves it; a killed writer leaves none
-UNRECORDED = "it has no commit record"
+UNRECORDED = "it has no manifest"
 _MOST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """A complete version, and how many ranks wrote it."""
+    """A complete checkpoint, and how many ranks wrote it."""
 
     job: str
     version: int
@@ -76,7 +76,7 @@ class CommitRecord:
             check = facts.pop("check", None)
             version = facts.pop("schema_version", None)
             if version != MANIFEST_VERSION:
-                raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
+                raise RequestError("manifest", version, f"a manifest of {MANIFEST_VERSION}")
             manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
             # Also damage in white space, which is harmless, should be noticed.
             if check != _check({"schema_version": version, **facts}) or manifest.to_json() != data:
@@ -86,13 +86,13 @@ class CommitRecord:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RequestError(
-                "manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})"
+                "manifest", f"{len(data)} bytes", f"an undamaged manifest ({error})"
             ) from None
 
 
 @dataclass(frozen=True)
 class JoinedRecord(CommitRecord):
-    """A version in ``parts``, with their checksums; those of the whole are known once joined."""
+    """A checkpoint in ``parts``, with their checksums; those of the whole are known once joined."""
 
     parts: tuple[CommitRecord, ...] = ()
 
@@ -113,7 +113,7 @@ class Damage:
 def verified(
     pieces: Iterable[memoryview], manifest: CommitRecord, name: str
 ) -> Iterator[memoryview]:
-    """Pass a version's bytes on. Raises DamagedError, for ``name``, at a wrong chunk."""
+    """Pass a checkpoint's bytes on. Raises DamagedError, for ``name``, at a wrong chunk."""
     at = crc = 0
     for piece in pieces:
         rest = piece
@@ -167,19 +167,19 @@ LEAST_BYTES_S = 50e6
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of a version; what is ready does not change until the tier has returned."""
+    """One rank's part of a checkpoint; ready bytes do not change until the tier returns."""
 
     job: str
     version: int  # iterations that it contains
     rank: int
-    layout: Layout  # of the whole version
+    layout: Layout  # of the whole checkpoint
     image: memoryview  # the whole file's address space, only the own segments filled
     # Waits, before they are read, until the own bytes below a position are final. Raises
     # CheckpointError: they will never be
     ready: Callable[[int], None] = lambda end: None
     home: Path | None = None  # the hidden file that ``image`` maps (strategy D)
     best: bool = False  # the training calls it the best so far
-    # Grows with every save of a run, the same on all ranks: parts of two attempts are no version
+    # Grows with every save of a run, the same on all ranks: parts of two attempts are no checkpoint
     attempt: int = 0
     # Called, with the reason, by a tier that will acknowledge nothing more after ``put``; not after
     # all levels were acknowledged, or an error raised

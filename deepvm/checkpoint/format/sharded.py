@@ -107,7 +107,7 @@ def region_of(tensor: torch.Tensor) -> Region:
     """The part of a DTensor that this rank has. Raises ValueError, with the reason, if none."""
     found: Any = tensor
     if any(placement.is_partial() for placement in found.placements):
-        raise ValueError("a sum of which each rank has a summand; .redistribute(...) adds them up")
+        raise ValueError("a sum with a summand on each rank; .redistribute(...) adds them up")
     held = local(tensor)
     if not held.is_contiguous() or held.is_conj() or held.is_neg():
         raise ValueError(

@@ -1,7 +1,7 @@
 """An in-memory image of the file: a zip for plain ``torch.load``, planned once, then filled in.
 
 ``torch.save`` with ``skip_data`` writes a sparse file that shows where tensors' bytes belong;
-storages are copied there and numbers patched into the pickle. So no version is ever pickled or
+storages are copied there and numbers patched into the pickle. So no checkpoint is ever pickled or
 repacked (ACUTE's Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 """
 
@@ -46,7 +46,7 @@ class Image:
     floats: tuple[bool, ...]  # big-endian floats, else integers
     pickle: Segment
     fields: tuple[ChecksumField, ...]  # checksums to fill in at the end
-    lasting: bool = True  # it serves every version of this structure
+    lasting: bool = True  # it serves every checkpoint of this structure
     regions: Mapping[int, Region] = field(default_factory=dict)  # this rank's parts of storages
 
     def runs(self, number: int) -> Iterable[Run]:
@@ -59,7 +59,7 @@ class Image:
         return Layout(self.size, ((Segment(0, self.size),),), self.fields)
 
     def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
-        # An image that serves one version has its numbers
+        # An image that serves one checkpoint has its numbers
         for offset, is_float, value in zip(self.numbers, self.floats, numbers, strict=self.lasting):
             struct.pack_into(">d" if is_float else "<q", image, offset, value)
 
@@ -67,7 +67,7 @@ class Image:
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
     """Lay out the file of a state. Raises RequestError: torch would not load something in it.
 
-    CheckpointError: this release of torch writes files in an unknown way, or there is no room.
+    CheckpointError: this release of torch writes files in an unknown way, or there is no space.
     """
     from torch.utils.serialization import config
 
@@ -97,7 +97,7 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
             ) from error
         if str(error) not in _warned:
             _warned.add(str(error))
-            log.warning("%s; each version is saved by torch.save while training stalls", error)
+            log.warning("%s; each checkpoint is saved by torch.save while training stalls", error)
     stream = io.BytesIO()
     torch.save(tree, stream)
     data = stream.getvalue()
@@ -250,6 +250,6 @@ def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
     except OSError as error:
         raise CheckpointError(
             f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot"
-            f" be written: {error.strerror or error}; make room there, name another folder in"
+            f" be written: {error.strerror or error}; make space there, name another folder in"
             " TMPDIR, or raise the file size limit"
         ) from error

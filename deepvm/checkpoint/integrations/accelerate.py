@@ -85,7 +85,7 @@ def checkpointed(
 
     Raises:
         RequestError: an argument is invalid, or ranks hold parts of the model (FSDP, DeepSpeed).
-        CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
+        CheckpointError: a tier cannot be reached, or checkpoints exist but none can be restored.
     """
     given = accelerator.distributed_type
     if given not in _WHOLE:

@@ -29,7 +29,7 @@ _EPOCH = (
     "steps_trained_in_current_epoch",
 )
 # Passed as the checkpoint folder: it does not exist, so the Trainer loads nothing
-_RESUMED = "deepvm: restored from its own versions"
+_RESUMED = "deepvm: restored from its own checkpoints"
 _OF_THIS_RUN = (
     "max_steps",
     "num_train_epochs",
@@ -47,8 +47,8 @@ class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
 
         Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).train()
 
-    A version is taken before the next batch is fetched: evaluations, logs and callbacks after the
-    step are in it. ``trainer.train()`` continues from the newest version; the Trainer's own
+    A checkpoint is taken before the next batch is fetched: evaluations, logs and callbacks after
+    the step are in it. ``trainer.train()`` continues from the newest checkpoint; the Trainer's own
     checkpoints are not needed (``save_strategy="no"``), and ``resume_from_checkpoint`` is refused.
     After SIGTERM the state after the next step is saved, then the process exits with code 143.
     """
@@ -61,7 +61,7 @@ class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
         self._logged_loss = 0.0
         # The Trainer has already added the last losses to its sum and a summary to the log
         self._over = False
-        # The version that was restored is of the end of the training: no step is left
+        # The checkpoint that was restored is of the end of the training: no step is left
         self._ended = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -73,7 +73,7 @@ class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
             raise RequestError("Trainer", "sharded (FSDP or DeepSpeed)", allowed)
         if state.global_step:
             given = f"a checkpoint of the Trainer's own, of step {state.global_step}"
-            allowed = "None: the callback resumes by itself"
+            allowed = "None: the callback resumes without it"
             raise RequestError("resume_from_checkpoint", given, allowed)
         if not set(_EPOCH) <= inspect.signature(trainer._run_epoch).parameters.keys():
             allowed = "5.3.0 or newer: this Trainer works otherwise"

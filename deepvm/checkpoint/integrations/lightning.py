@@ -58,7 +58,7 @@ class DeepVMCallback(SessionCallback, Callback):  # type: ignore[misc]
             lambda found: self._restore(trainer, found),
         )
         if self._open(loader, own, pl_module, optimizer):
-            iter(trainer.fit_loop._data_fetcher)  # the one that there is began at the start
+            iter(trainer.fit_loop._data_fetcher)  # the one that there is started at the start
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         session = self._session
@@ -81,8 +81,8 @@ class DeepVMCallback(SessionCallback, Callback):  # type: ignore[misc]
                 return
             if trainer.fit_loop.epoch_loop._should_accumulate():
                 log.warning(
-                    "SIGTERM came while gradients were added up, of which nothing is saved: the"
-                    " newest version counts"
+                    "SIGTERM came while gradients were added up, and they are not saved: the"
+                    " newest checkpoint counts"
                 )
                 return
             self._between_epochs(trainer)
@@ -143,7 +143,7 @@ def _refuse(trainer: Any) -> None:
         allowed = "a single device, or DDP: ranks that hold the whole model"
         raise RequestError("strategy", type(trainer.strategy).__name__, allowed)
     if trainer.ckpt_path is not None:
-        raise RequestError("ckpt_path", trainer.ckpt_path, "None: the callback resumes by itself")
+        raise RequestError("ckpt_path", trainer.ckpt_path, "None: the callback resumes without it")
     asked = trainer.reload_dataloaders_every_n_epochs
     if asked:
         allowed = "0: the position is that of one loader"

@@ -67,7 +67,8 @@ class Session:
         self._newest = self.checkpointer.handles[-1:]
         if not self._newest or self._newest == newest:
             return
-        # All ranks have taken this version, here or by save(): all of them end if one was asked to.
+        # All ranks have taken this checkpoint, here or by save(): all of them end if one was asked
+        # to.
         (stays,) = self._ranks.minimum([self._asked is None or not self._asked.version])
         if not stays:
             self._end()
@@ -75,7 +76,7 @@ class Session:
     def _end(self) -> None:
         version = self.checkpointer.version
         try:
-            # The one that was taken, or one more if there was no room
+            # The one that was taken, or one more if there was no space
             self.checkpointer.save(block=True)
         except CheckpointError as error:
             log.error("after SIGTERM, version %d is not safe: %s", version, error)
@@ -123,7 +124,7 @@ class TrainingRun:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done, those of the restored version included."""
+        """Optimizer steps done, those of the restored checkpoint included."""
         return self.checkpointer.version
 
     def epochs(self) -> Iterator[int]:
@@ -180,10 +181,10 @@ def training_run(
                     ...
                 validate()
 
-    A version is taken between two batches: all that the body of the loop did is in it, but no local
-    variables. One that is due at the last batch of an epoch is taken when the next epoch fetches
-    its first: it has what follows the inner loop. What precedes the inner loop runs again when an
-    epoch is resumed in the middle; it must not change what is saved.
+    A checkpoint is taken between two batches: all that the body of the loop did is in it, but no
+    local variables. One that is due at the last batch of an epoch is taken when the next epoch
+    fetches its first: it has what follows the inner loop. What precedes the inner loop runs again
+    when an epoch is resumed in the middle; it must not change what is saved.
 
     Args:
         loader: a loader of torch or torchdata, see :class:`ResumableLoader`.
@@ -196,7 +197,7 @@ def training_run(
 
     Raises:
         RequestError: an argument is invalid.
-        CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
+        CheckpointError: a tier cannot be reached, or checkpoints exist but none can be restored.
     """
     if not isinstance(loader, ResumableLoader):
         loader = ResumableLoader(loader)
@@ -244,7 +245,7 @@ class SessionCallback:
 
 
 class PackedState:
-    """A trainer's object, read when the version is taken, in a tensor of nearly constant size."""
+    """A trainer's object, read at each checkpoint, in a tensor of nearly constant size."""
 
     def __init__(self, what: str, save: Any, load: Any) -> None:
         # save() returns what torch.load reads; load(it) restores it

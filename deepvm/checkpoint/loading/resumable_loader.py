@@ -161,15 +161,15 @@ class ResumableLoader:
             inputs, targets = next(data)
             ...
 
-    Without ``ck.steps``, as in ``for batch in loader``, a version that is due is taken before the
-    next batch is fetched, or when the next pass starts.
+    Without ``ck.steps``, as in ``for batch in loader``, a checkpoint that is due is taken before
+    the next batch is fetched, or when the next pass starts.
 
     A resumed pass has the samples that were left of it, in the same order, each once, with the same
-    random changes (augmentation), in workers too; random states are those of the version when the
-    first batch is there, so dropout continues as it would have. To get there, the sampler is drawn
-    from again, which takes microseconds a batch. What an ``IterableDataset`` yields is read again
-    and thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has a complete
-    ``state_dict``. What cannot be exact: docs/internals/guide/trainers.md, "Data loaders".
+    random changes (augmentation), in workers too; random states are those of the checkpoint when
+    the first batch is there, so dropout continues as it would have. To get there, the sampler is
+    drawn from again, which takes microseconds a batch. What an ``IterableDataset`` yields is read
+    again and thrown away, unless the loader is a ``StatefulDataLoader`` and the dataset has a
+    complete ``state_dict``. What cannot be exact: docs/internals/guide/trainers.md, "Data loaders".
 
     Attributes:
         loader: what it wraps; other attributes are those of it.
@@ -215,10 +215,10 @@ class ResumableLoader:
         self._began: GeneratorStates | None = None
         # Set while a pass starts that resumes in the middle
         self._first: GeneratorStates | None = None
-        # While a pass begins that continues in the middle
+        # While a pass starts that continues in the middle
         self._putting_back: _Resume | None = None
         self._calls = 0
-        # Those of persistent workers when this pass began
+        # Those of persistent workers when this pass started
         self._worker_states: dict[int, bytes] = {}
         self._history = worker_states.History(max(loader.num_workers, 1) + ahead)
         # For each of the newest fetches: random states, and the loader's own state if any
@@ -226,7 +226,7 @@ class ResumableLoader:
         self._copy: DataLoader[Any] | None = None
         self._indexes: worker_states.Indexes | None = None
         self._resume: _Resume | None = None
-        # The state that was loaded, until a pass begins with it
+        # The state that was loaded, until a pass starts with it
         self._restored: dict[str, Any] = {}
         self._warned = False
         self._checked = -1  # Bytes of the record that was last seen to be readable
@@ -241,7 +241,7 @@ class ResumableLoader:
 
     @property
     def epoch(self) -> int:
-        """The number of the pass that runs, or that begins next, from 0."""
+        """The number of the pass that runs, or that starts next, from 0."""
         return self._epoch
 
     @property
@@ -254,7 +254,7 @@ class ResumableLoader:
         return 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next pass, or continue with the one of the version that was restored."""
+        """Start the next pass, or continue with the one of the checkpoint that was restored."""
         if self._running:  # it was left before its end
             self._ended()
         self.before_batch()
@@ -308,7 +308,7 @@ class ResumableLoader:
         self._fetched = start
         self._length = _length_of(self.loader)
         if self._stream or self._stateful or self._workers:
-            if self._fetched < batch:  # the workers take turns, so this begins with the first one's
+            if self._fetched < batch:  # the workers take turns, so this starts with the first one's
                 for _ in islice(_Pass(self, found, resume, silent=True), batch - start):
                     pass
                 if self._reads:
@@ -434,8 +434,8 @@ class ResumableLoader:
         return self._history.at(batch)[1]
 
     def _fetch(self, batches: Iterator[Any], silent: bool) -> Any:
-        # Where no more batches come, the epoch's end belongs to this pass: a version is then taken
-        # when the next one starts, as loops may count epochs by steps.
+        # Where no more batches come, the epoch's end belongs to this pass: a checkpoint is then
+        # taken when the next one starts, as loops may count epochs by steps.
         if not silent and (self._length is None or self.batch < self._length):
             self.before_batch()
         if self._ahead and (self._stateful or not self._workers):
@@ -564,7 +564,8 @@ class ResumableLoader:
         if before != world or resized:
             if not (size and had):
                 log.warning(
-                    "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on"
+                    "epoch %d: how large the batches of %d ranks were is not known: %d ranks"
+                    " continue"
                     " as if theirs were as large; else some samples come twice, or not at all",
                     epoch,
                     before,
@@ -622,7 +623,7 @@ class ResumableLoader:
 class _Resume:
     """Where a pass continues, and the random states of moments in it."""
 
-    now: GeneratorStates  # of the version
+    now: GeneratorStates  # of the checkpoint
     batch: int = 0
     inside: bool = False  # a pass had started
     made: GeneratorStates | None = None  # when the workers were made
@@ -662,7 +663,7 @@ class _Pass(Iterator[Any]):
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
-        # The version had these batches: random states are those before each, then its own.
+        # The checkpoint had these batches: random states are those before each, then its own.
         again = bool(self._ahead)
         if again:
             restore(self._ahead.popleft().shared)

@@ -51,7 +51,7 @@ class StartWorker:
 
 
 class Indexes:
-    """The loader's sampler of batches, which may begin at a later one."""
+    """The loader's sampler of batches, which may start at a later one."""
 
     def __init__(self, inner: Any, begins: Callable[[], None], first: Callable[[], None]) -> None:
         """``begins``, ``first``: called before the iterator is made, and before it draws."""

@@ -249,7 +249,7 @@ _SLOWEST_S = 10.0
 
 @dataclass(eq=False)
 class PendingVersion:
-    """A version whose acknowledgments are awaited, once the node has reserved room for it."""
+    """A checkpoint whose acknowledgments are awaited, once the node has reserved space for it."""
 
     version: int
     acknowledged: Acknowledge
@@ -359,7 +359,7 @@ class AckPoller:
                 sequence = states.sequence
                 pause_s = _AGAIN_S
                 if self._acknowledge(asked, states):
-                    # The answer may be about a version that came meanwhile: ask again
+                    # The answer may be about a checkpoint that came meanwhile: ask again
                     sequence = -1
             except Exception as error:
                 # Of any kind: no answer of the node may cost the trainer its poller
@@ -395,7 +395,7 @@ class AckPoller:
         for pending in (p for p in awaited if p in asked):
             number = pending.version
             done = False
-            # A callback that fails must not cost the other versions their acknowledgement
+            # A callback that fails must not cost the other checkpoints their acknowledgement
             with _logged(pending):
                 if number in durable:
                     done = pending.reached(Level.DURABLE)

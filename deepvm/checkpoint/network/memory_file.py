@@ -139,7 +139,7 @@ class TrainerMemory:
                 stop = min(done + step, len(view))
                 count = os.preadv(self._file, [view[done:stop]], start + done)
                 if not count:
-                    raise BrokenError("the trainer has given up the memory of this version")
+                    raise BrokenError("the trainer has given up the memory of this checkpoint")
                 done += count
 
         return read

@@ -190,7 +190,7 @@ class MpiTransport:
             raise ConnectionRefusedError("that process has ended or died")
         if not self._thread.is_alive():
             raise ConnectionRefusedError("MPI has ended in this process")
-        self._awaited.add(peer)  # once is enough: a node says so when it begins to serve
+        self._awaited.add(peer)  # once is enough: a node says so when it starts to serve
         near, far = socket.socketpair()
         with self._lock:
             self._number += 1

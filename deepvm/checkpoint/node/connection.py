@@ -205,7 +205,7 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        # One at a time: the memory for reading must stay small compared with that for versions.
+        # One at a time: the memory for reading must stay small compared with that for checkpoints.
         with self._registry.reading:
             layout = Layout.from_json(frame.raw)
         if layout.digest != self.digest or layout.world != self.world:
@@ -305,7 +305,7 @@ class Connection:
         if self._store is not None:
             gone = [d for d in self._store.damaged(job) if d.version not in found]
             damaged = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in gone]
-        # Which parts of its versions are here, of how many nodes that share them
+        # Which parts of its checkpoints are here, of how many nodes that share them
         parts: list[tuple[int, int]] = []
         if not found:
             jobs |= self._store.jobs() if self._store is not None else set()
@@ -326,7 +326,9 @@ class Connection:
         if self._store is not None:
             self._store.set_aside(job, numbers)
         _LOG.warning(
-            "%s: a training run of %s starts over; damaged versions were set aside", self.peer, job
+            "%s: a training run of %s starts over; damaged checkpoints were quarantined",
+            self.peer,
+            job,
         )
         self._channel.send(Kind.PONG)
 

@@ -1,4 +1,4 @@
-"""Write complete versions to the store, oldest first, and delete what retention drops.
+"""Write complete checkpoints to the store, oldest first, and delete what retention drops.
 
 While none waits, a large one is written as it arrives, unless anything needs disk or memory more.
 """
@@ -21,13 +21,13 @@ _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings woul
 _MOST_JOBS = 10_000
 # Failures in a row after which a job's senders need not wait for the disk
 _STUCK = 3
-LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
+LEAST_BYTES = 32 * 2**20  # smaller checkpoints are not written early: it would save too little
 _SILENCE_S = 1.0
 _POLL_S = 0.004  # settling a piece wakes no thread: that would cost more than the piece
 
 
 class Flusher(threading.Thread):
-    """One thread. A version that cannot be written stays in memory and is retried later."""
+    """One thread. A checkpoint that cannot be written stays in memory and is retried later."""
 
     def __init__(self, memory: VersionRegistry, store: Store, *, keep: int, every: int = 0) -> None:
         super().__init__(name="deepvm-flusher", daemon=True)
@@ -77,7 +77,7 @@ class Flusher(threading.Thread):
             self._memory.disk_fails(job, "")
 
     def _write(self, version: Version) -> bool | None:
-        """Whether that worked; None: put off until the version is complete."""
+        """Whether that worked; None: put off until the checkpoint is complete."""
         begin = time.monotonic()
         label = f"version {version.number} of {version.job}"
         partial = None
@@ -89,7 +89,7 @@ class Flusher(threading.Thread):
                 self._put(version, partial.final())
                 begin = partial.complete_s
         except Exception as error:
-            # Of any kind: the next version may work, and nothing else would report it
+            # Of any kind: the next checkpoint may work, and nothing else would report it
             if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
                 _LOG.info("%s is written when it is complete: %s", label, error)
                 return None
@@ -114,7 +114,7 @@ class Flusher(threading.Thread):
         )
 
     def _retain(self, version: Version) -> None:
-        # The last written are not the newest when a run starts again from an earlier version.
+        # The last written are not the newest when a run starts again from an earlier checkpoint.
         recent = self._recent.setdefault(version.job, [])
         if len(self._recent) > _MOST_JOBS:  # the first of them is long done
             del self._recent[next(iter(self._recent))]
@@ -133,17 +133,17 @@ class Flusher(threading.Thread):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
         except Exception as error:
-            # Of any kind: the versions that wait must be written all the same
+            # Of any kind: the checkpoints that wait must be written all the same
             trace = not isinstance(error, CheckpointError)
-            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=trace)
+            _LOG.warning("old checkpoints of %s stay: %s", version.job, error, exc_info=trace)
 
 
 class GivenUpError(CheckpointError):
-    """The version will not be written now."""
+    """The checkpoint will not be written now."""
 
 
 class PartialVersion:
-    """The bytes of a version, from the first on, as they become final."""
+    """The bytes of a checkpoint, from the first on, as they become final."""
 
     def __init__(self, memory: VersionRegistry, version: Version) -> None:
         self._memory = memory
@@ -203,4 +203,4 @@ class PartialVersion:
         if version.state is State.DROPPED or self._memory.closed or self._memory.given_up(version):
             raise GivenUpError(f"version {version.number} will not be complete")
         if self._memory.queue:
-            raise GivenUpError("complete versions go first")
+            raise GivenUpError("complete checkpoints go first")

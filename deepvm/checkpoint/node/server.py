@@ -149,8 +149,8 @@ class NodeSettings:
     listen: Endpoint  # port 0 picks one
     token: bytes = field(repr=False)
     memory_bytes: int
-    persist: str = ""  # URL of the place for complete versions; empty: memory only
-    keep: int = 2  # versions of each job that stay there
+    persist: str = ""  # URL of the place for complete checkpoints; empty: memory only
+    keep: int = 2  # checkpoints of each job that stay there
     keep_every: int = 0
     # And as many unproven ones; with more, the oldest is closed: silent ones keep no others out
     connections: int = 512
@@ -158,7 +158,7 @@ class NodeSettings:
     lease_s: float = 30.0  # how long a silent run keeps its name
     certificate: Path | None = None
     key: Path | None = None
-    shared: bool = False  # other such nodes may write there, versions of other jobs
+    shared: bool = False  # other such nodes may write there, checkpoints of other jobs
     metrics: Address | None = None  # for Prometheus, without the token
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ class Node:
         self.store = open_store(settings.persist)
         lacks = ""
         if self.store is None:
-            lacks = "start it with --persist to have versions on its disk too"
+            lacks = "start it with --persist to have checkpoints on its disk too"
         elif self.store.volatile:
             lacks = (
                 f"{self.store.url} lies in that machine's memory too; start it with --persist on a"
@@ -224,8 +224,9 @@ class Node:
                     )
             else:  # a node started later cannot know that there were some
                 _LOG.info(
-                    "versions are in memory only: when this node ends they are lost, and training"
-                    " begins at 0"
+                    "checkpoints are in memory only: when this node ends they are lost, and"
+                    " training"
+                    " starts at 0"
                 )
             self._listener = self.settings.listen.listen(secure=self._context is not None)
             if self.settings.metrics is not None:

@@ -1,4 +1,4 @@
-"""The node's rules: who may send what, and when a version is complete.
+"""The node's rules: who may send what, and when a checkpoint is complete.
 
 One lock protects everything here; bytes move and checksums are made outside it.
 """
@@ -26,8 +26,8 @@ from deepvm.checkpoint.node.versions import (
     Version,
 )
 
-_LEAST_SLOTS = 2  # the newest complete version stays while the next one arrives
-_PLENTY = 2  # complete versions of a job that stay while there is memory
+_LEAST_SLOTS = 2  # the newest complete checkpoint stays while the next one arrives
+_PLENTY = 2  # complete checkpoints of a job that stay while there is memory
 _MOST_LAYOUTS = 4  # of a job
 _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2  # layouts of the largest size that are kept at a time; most are much smaller
@@ -37,12 +37,12 @@ LEAST_PIECE = 4096
 # Ranges in one answer; a sender that misses a range here sends it again, and it is discarded
 MOST_MISSING = 1000
 _ABORT_S = 5.0
-_COMPLETING = "this version is being completed from an earlier attempt"
+_COMPLETING = "this checkpoint is being completed from an earlier attempt"
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
 class Pool:
-    """Page-aligned memory for a version each, reused; the registry locks it."""
+    """Page-aligned memory for a checkpoint each, reused; the registry locks it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -55,8 +55,8 @@ class Pool:
         if count < _LEAST_SLOTS:
             raise RequestRefused(
                 "layout",
-                f"a version has {size} bytes and the node's memory of {self.limit} bytes holds"
-                f" {count} of that size; it needs room for {_LEAST_SLOTS}: start it with --memory"
+                f"a checkpoint has {size} bytes and the node's memory of {self.limit} bytes holds"
+                f" {count} of that size; it needs space for {_LEAST_SLOTS}: start it with --memory"
                 f" {-(-_LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
             )
 
@@ -85,13 +85,13 @@ def _pages(size: int) -> int:
 
 @dataclass(eq=False, repr=False)
 class VersionRegistry:
-    """All versions in memory, which of them may be evicted, and what senders may do."""
+    """All checkpoints in memory, which of them may be evicted, and what senders may do."""
 
     limit: InitVar[int]  # bytes
     _: KW_ONLY
-    persists: bool  # complete versions are flushed
-    lacks: str = ""  # why complete versions are not durable
-    lease_s: float = 30.0  # how long a silent sender's session and unfinished versions stay
+    persists: bool  # complete checkpoints are flushed
+    lacks: str = ""  # why complete checkpoints are not durable
+    lease_s: float = 30.0  # how long a silent sender's session and unfinished checkpoints stay
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self, limit: int) -> None:
@@ -101,7 +101,7 @@ class VersionRegistry:
         self.pool = Pool(limit)
         self.queue: list[Version] = []  # complete versions that are not on disk yet, oldest first
         self.epochs: dict[str, int] = {}  # newest generation of each job that has one
-        # No version becomes complete any more; before that, no new ones are accepted
+        # No checkpoint becomes complete any more; before that, no new ones are accepted
         self.closed = self.stopping = False
         self._blocked = 0
         self.reading = threading.Lock()  # held to read a layout
@@ -144,7 +144,7 @@ class VersionRegistry:
             found = next((v for v in self.queue if v.job not in resting), None)
             if found is not None or early_bytes is None or self.queue or self.stopping:
                 return found
-            # Where others have parts of the versions, the first bytes are sent last
+            # Where others have parts of the checkpoints, the first bytes are sent last
             for job in (j for j in self.jobs.values() if j.name not in resting and j.hold is None):
                 for version in job.partial.values():
                     large = version.index.layout.size >= early_bytes
@@ -199,7 +199,7 @@ class VersionRegistry:
             return len(self.queue)
 
     def given_up(self, version: Version) -> bool:
-        """Whether no sender will send the rest of a version; the caller has the lock."""
+        """Whether no sender will send the rest of a checkpoint; the caller has the lock."""
         job = self.jobs.get(version.job)
         if job is None or job.session.name != version.session:
             return True
@@ -232,7 +232,7 @@ class VersionRegistry:
     def _slot(self, here: Job, size: int) -> memoryview | None:
         if (slot := self.pool.reuse(size)) is not None:
             return slot
-        # Used memory takes half the time of fresh memory, and so many newer versions make an
+        # Used memory takes half the time of fresh memory, and so many newer checkpoints make an
         # older one useless
         plenty = next(
             (v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None
@@ -247,7 +247,7 @@ class VersionRegistry:
         return slot
 
     def _victims(self) -> Iterator[Version]:
-        """Versions that may be evicted, least useful first; older before newer ones."""
+        """Checkpoints that may be evicted, least useful first; older before newer ones."""
         for job in self.jobs.values():
             for version in job.partial.values():
                 if version.state is State.RECEIVING and not version.used and self.given_up(version):
@@ -262,7 +262,7 @@ class VersionRegistry:
         # Its run went back to before this one, and has completed another since
         if not self.persists:
             yield from (v for v in here.complete.values() if not v.used and v is not here.last)
-        # Versions on disk may go: first those of idle jobs, then this job's own.
+        # Checkpoints on disk may go: first those of idle jobs, then this job's own.
         now = self.clock()
         for job in sorted(
             self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)
@@ -274,7 +274,7 @@ class VersionRegistry:
                 yield from (v for v in job.complete.values() if not v.used and not job.keeps(v))
 
     def begin(self, job: str, epoch: int, stored: int = 0) -> None:
-        """A generation of a job begins, or speaks again; ``stored``: the newest known on disk.
+        """A generation of a job starts, or speaks again; ``stored``: the newest known on disk.
 
         What older ones have not completed is dropped. Raises RequestRefused: it is old.
         """
@@ -287,7 +287,7 @@ class VersionRegistry:
                 return
             self._end(here)
             here.session = Session("", self.clock() - self.lease_s)
-            # What is being completed is complete before the new generation looks for versions.
+            # What is being completed is complete before the new generation looks for checkpoints.
             self.changed.wait_for(
                 lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S
             )
@@ -395,7 +395,7 @@ class VersionRegistry:
         hold: int | None = None,
         best: bool = False,
     ) -> Reservation | str:
-        """Reserve a slot, or join another rank's; returns why there is no room.
+        """Reserve a slot, or join another rank's; returns why there is no space.
 
         ``attempt_id``: random for each attempt of a rank; an earlier one may have sent others.
         ``attempt_number``: the same on all ranks; a later one replaces an earlier one. ``hold``:
@@ -430,7 +430,7 @@ class VersionRegistry:
                     for claim in [c for c in found.claims if c.rank == rank]:
                         if not self._ended(claim):
                             raise RequestRefused("request", f"version {number} is being received")
-                    # It went on while the old connections ended
+                    # It continued while the old connections ended
                     if found.state is not State.RECEIVING:
                         return _COMPLETING
                 # An earlier save, or only this rank's own earlier attempt
@@ -439,14 +439,14 @@ class VersionRegistry:
                     found = None
             if found is None:
                 if run.skips(number, rank):
-                    return "there was no room for this version"
+                    return "there was no space for this checkpoint"
                 found = self._begin(here, run, index, number, attempt_number)
                 if found is None:
                     run.skipped[number] = {rank}
                     if self.stopping:
                         return "the node is stopping"
                     used = f"all {self.pool.allocated} bytes of {self.pool.limit} are in use"
-                    waiting = f"{len(self.queue)} complete versions wait for the disk"
+                    waiting = f"{len(self.queue)} complete checkpoints wait for the disk"
                     return f"{used}; {waiting}; if it stays so, give the node more --memory"
             elif found.index.layout.digest != sender.digest:
                 raise RequestRefused(
@@ -544,7 +544,7 @@ class VersionRegistry:
             self._blocked -= 1
 
     def commit(self, reservation: Reservation) -> Body:
-        """The ``ACK`` for a rank's part; the last verified one completes the version."""
+        """The ``ACK`` for a rank's part; the last verified one completes the checkpoint."""
         version = reservation.version
         with self.changed:
             version.heard = self._valid(reservation).heard = self.clock()

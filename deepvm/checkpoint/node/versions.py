@@ -11,11 +11,11 @@ from deepvm.checkpoint.format.checksums import CrcBoundaries, CrcPiece
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import CommitRecord
 
-_REMEMBERED = 256  # outcomes of a session's versions, also where the slot was reused since
+_REMEMBERED = 256  # outcomes of a session's checkpoints, also where the slot was reused since
 
 
 class State(str, Enum):
-    """States of a version."""
+    """States of a checkpoint."""
 
     RECEIVING = "receiving"
     FINISHING = "finishing"
@@ -73,7 +73,7 @@ class LayoutIndex:
 
 @dataclass(eq=False)
 class Version:
-    """A version in a slot."""
+    """A checkpoint in a slot."""
 
     job: str
     number: int
@@ -130,8 +130,9 @@ class Session:
     name: str
     heard: float  # when one of its connections last sent something, monotonic
     senders: set[Sender] = field(default_factory=set)
-    reserved: dict[int, int] = field(default_factory=dict)  # by rank, the newest version
-    # Versions for which there was no room, and the ranks that know: all must get the same answer
+    reserved: dict[int, int] = field(default_factory=dict)  # by rank, the newest checkpoint
+    # Checkpoints for which there was no space, and the ranks that know: all must get the same
+    # answer
     skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
     # The last numbers whose latest attempt is so
     complete: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -159,15 +160,15 @@ class Session:
 
 @dataclass(eq=False)
 class Job:
-    """A job's versions, layouts and session."""
+    """A job's checkpoints, layouts and session."""
 
     name: str
     session: Session
     layouts: OrderedDict[str, LayoutIndex] = field(default_factory=OrderedDict)  # by digest
     partial: dict[int, Version] = field(default_factory=dict)
     complete: dict[int, Version] = field(default_factory=dict)  # in the order of completion
-    sequence: int = 0  # incremented when a version changes its state
-    hold: int | None = None  # versions from this one on stay on disk; None: only the newest
+    sequence: int = 0  # incremented when a checkpoint changes its state
+    hold: int | None = None  # checkpoints from this one on stay on disk; None: only the newest
     trouble: str = ""  # why the disk fails
 
     def keeps(self, version: Version) -> bool:
@@ -184,7 +185,7 @@ class Job:
 
 
 class Reservation(NamedTuple):
-    """Permission to send a rank's part of a version, in one attempt."""
+    """Permission to send a rank's part of a checkpoint, in one attempt."""
 
     version: Version
     rank: int

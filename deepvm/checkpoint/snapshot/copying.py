@@ -22,8 +22,8 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.failpoints import point
 
 # CUDA makes a thread wait for the device once 56 spin-free events are queued (seen on an H100 and
-# an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. A version
-# is queued in two parts of so many events each.
+# an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. A
+# checkpoint is queued in two parts of so many events each.
 _MOST_EVENTS = 24
 
 
@@ -264,7 +264,7 @@ class LayerSlots:
 
 @dataclass(eq=False, repr=False)
 class LayerSlot:
-    """The slot of the next version, into which layers are copied during backward."""
+    """The slot of the next checkpoint, into which layers are copied during backward."""
 
     _strategy: Strategy
     slot: Slot
@@ -306,7 +306,7 @@ class LayerSlot:
                 raise copying.error
 
     def done(self, storages: Sequence[UntypedStorage]) -> set[int]:
-        """The storages of a version that need no copy any more: unchanged since theirs began."""
+        """The storages that need no further copy: unchanged since theirs started."""
         return {
             number
             for number, seen in self._copied.items()

@@ -196,7 +196,9 @@ class FillProgress:
                 if self.error is not None:
                     raise self.error
                 if not self._change.wait(deadline - time.monotonic()):
-                    raise CheckpointError(f"the copy of the version did not end in {_COPY_S:.0f} s")
+                    raise CheckpointError(
+                        f"the copy of the checkpoint did not end in {_COPY_S:.0f} s"
+                    )
 
     def _wait_sealed(self, end: int) -> None:
         if self._sealed >= end:
@@ -205,7 +207,7 @@ class FillProgress:
             while self._sealed < end:
                 sealed = next(self._seal, None)
                 if sealed is None:  # an earlier tier got the error, which ended the generator
-                    raise CheckpointError(f"the copy of the version failed: {self.error}")
+                    raise CheckpointError(f"the copy of the checkpoint failed: {self.error}")
                 self._sealed = sealed
 
 

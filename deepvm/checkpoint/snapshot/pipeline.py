@@ -70,7 +70,7 @@ class Pipeline:
         return version < self._urgent and (self._alone or not sending)
 
     def warm(self) -> None:
-        """In the background: allocate memory before the first version needs it."""
+        """In the background: allocate memory before the first checkpoint needs it."""
 
         def work() -> None:
             slot = self.take()
@@ -96,7 +96,7 @@ class Pipeline:
         self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]
     ) -> FillProgress:
         """Fill a slot in the background; ``copy`` gets a function that reports progress."""
-        # Where each rank has a part, whoever joins them fills in the checksums.
+        # Where each rank has a part, anyone who joins them fills in the checksums.
         filling = FillProgress(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
 
         def work() -> None:
@@ -135,10 +135,10 @@ class Pipeline:
             )
 
     def give_back(self, slot: Slot) -> None:
-        """Take back an unused slot; one whose memory became a version is replaced."""
+        """Return an unused slot; one whose memory became a checkpoint is replaced."""
         with self._change:
             known = slot in self._slots
-            # Its file became a version, which must not change
+            # Its file became a checkpoint, which must not change
             spent = slot.home is not None and not slot.home.exists()
             if known and not spent:
                 self._free.append(slot)
@@ -148,7 +148,7 @@ class Pipeline:
         slot.release()
         fresh = None
         if known and not self._closing:
-            # Here in the background, so that the next version need not wait for it
+            # Here in the background, so that the next checkpoint need not wait for it
             fresh = _made(make)
         with self._change:
             if slot in self._slots:
@@ -161,7 +161,7 @@ class Pipeline:
             self._change.notify_all()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every version is sent, not until a node's disk has it; whether in time."""
+        """Wait until every checkpoint is sent, not until a node's disk has it; whether in time."""
         with self._change:
             return self._change.wait_for(lambda: not self.under_way, limit_s)
 
@@ -251,10 +251,10 @@ class _Sending:
         self._shard.ready(end)
 
     def _check(self, *, sending: bool) -> None:
-        """Raise TierBusyError if a newer version has no time to wait for this one."""
+        """Raise TierBusyError if a newer checkpoint has no time to wait for this one."""
         if self._pipeline.overtaken(self._shard.version, sending=sending):
             self._handle.superseded = True
-            raise TierBusyError("a newer version is saved before a preemption")
+            raise TierBusyError("a newer checkpoint is saved before a preemption")
 
     def _lose(self, number: int, reason: CheckpointError) -> None:
         with self._lock:

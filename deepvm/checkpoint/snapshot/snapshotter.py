@@ -1,7 +1,7 @@
 """Take snapshots: what is copied when, on one rank or several.
 
 A snapshot starts after its optimizer step: a slot is taken, what anything may change is copied at
-once, and what only the optimizer changes is copied in the background. When the next forward begins,
+once, and what only the optimizer changes is copied in the background. When the next forward starts,
 numbers, schedulers and moving averages are read, and the slot goes to the tiers.
 """
 
@@ -47,10 +47,10 @@ from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
 from deepvm.checkpoint.training.state import RECORDS, StorageRoles, TrainingState, pack, tensors_of
 from deepvm.errors import CheckpointError, RequestError
 
-# With several ranks, one version in so many is compared with the neighbor's replica
+# With several ranks, one checkpoint in so many is compared with the neighbor's replica
 COMPARE_EVERY = 10
 WAIT_S = 600.0  # Seconds after which waiting for a copy is an error
-# A version of a new layout waits for a slot: its slot of the old layout is freed at once
+# A checkpoint of a new layout waits for a slot: its slot of the old layout is freed at once
 _RENEW_S = 5.0
 _SMALL_BYTES = 4 * 2**20  # Host memory that is copied at once at a boundary: it takes a millisecond
 _CHANGED = (
@@ -62,9 +62,9 @@ Seen = list[tuple[Tensor, int]]  # Tensors with their version counters
 
 @dataclass(frozen=True)
 class SnapshotLayout:
-    """The file of all versions of one structure."""
+    """The file of all checkpoints of one structure."""
 
-    structure: list[Hashable]  # empty if each version needs its own layout
+    structure: list[Hashable]  # empty if each checkpoint needs its own layout
     image: Image
     shares: Layout  # which rank copies what
     compare: tuple[tuple[Piece, ...], ...] = ()  # pieces of this rank and of its neighbor
@@ -115,7 +115,8 @@ def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: 
     different = [(n, those) for n, those in several if len({sums[rank][n] for rank in those}) > 1]
     for number, those in different[:1]:
         log.error(
-            "ranks %s hold different values of %s%s, as if they were copies: versions have those of"
+            "ranks %s hold different values of %s%s, as if they were copies: checkpoints have"
+            " those of"
             " one of them; give what is not a copy a name of its own, or save with DeepVMWriter",
             *(", ".join(map(str, those)), parts.place_of(number)),
             f" and {len(different) - 1} more" if len(different) > 1 else "",
@@ -125,7 +126,7 @@ def _compare_parts(parts: FlatState, held: Sequence[Mapping[int, Part]], ranks: 
 
 @dataclass
 class PendingSnapshot:
-    """A version not sent yet."""
+    """A checkpoint not sent yet."""
 
     handle: Handle
     model: dict[str, Any]  # the state_dict after the step, with the model's own tensors
@@ -164,7 +165,7 @@ class PendingSnapshot:
 
 def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
     """The tensors on these storages (by ``_cdata``), with their version counters."""
-    # Whoever changes a DTensor's part by itself counts there.
+    # Anyone who changes a DTensor's part by itself counts there.
     tensors = chain(parts.tensors, (local(t) for t in parts.tensors if is_sharded(t)))
     counted = (t for t in tensors if not t.is_inference())
     return [(t, t._version) for t in counted if storage_of(t)._cdata in storages]
@@ -177,7 +178,7 @@ def changed_since(seen: Seen) -> set[int]:
 
 @dataclass(eq=False, repr=False)
 class Snapshotter:
-    """Makes versions, one at a time."""
+    """Makes checkpoints, one at a time."""
 
     _state: TrainingState
     _pipeline: Pipeline
@@ -188,16 +189,16 @@ class Snapshotter:
 
     def __post_init__(self) -> None:
         self.layout: SnapshotLayout | None = None
-        self.last: Handle | None = None  # of the version started last
+        self.last: Handle | None = None  # of the checkpoint started last
         self.last_due: Handle | None = None  # also if it was skipped or refused
         self.handles: tuple[Handle, ...] = ()  # any thread may read it: replaced, not changed
         self.pending: PendingSnapshot | None = None
-        self.changed = set[int]()  # storages, by _cdata, since the last version's step
+        self.changed = set[int]()  # storages, by _cdata, since the last checkpoint's step
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step = 0  # started (even if skipped) or restored last
         self.last_s = time.monotonic()
-        self.layout_s = 0.0  # of the last version, spent on a new layout
+        self.layout_s = 0.0  # of the last checkpoint, spent on a new layout
         self.stall_s = 0.0
         self._copying: SnapshotCopy | None = None
         self._records: list[Tensor] = []
@@ -214,7 +215,7 @@ class Snapshotter:
             return
         start = time.perf_counter()
         if not all(c.wait(WAIT_S) for c in waiting):
-            raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
+            raise CheckpointError(f"the copy of a checkpoint did not end in {WAIT_S:.0f} s")
         self._stalled(start, self.last)
 
     def _stalled(self, start: float, handle: Handle | None) -> None:
@@ -230,7 +231,8 @@ class Snapshotter:
                 return
         late = ", ".join(str(handle.version) for handle in self.handles if not handle.done)
         raise CheckpointError(
-            f"versions {late or 'of other ranks'} are under way after {WAIT_S:.0f} s; nothing was"
+            f"checkpoints {late or 'of other ranks'} are under way after {WAIT_S:.0f} s;"
+            " nothing was"
             " restored: try again"
         )
 
@@ -261,7 +263,7 @@ class Snapshotter:
     ) -> Handle:
         """Take a slot, and start copying the result of the step; see :meth:`finish`. Collective.
 
-        ``deadline``: before it, by ``time.time()``, older versions give way. ``at_boundary``:
+        ``deadline``: before it, by ``time.time()``, older checkpoints give way. ``at_boundary``:
         between two iterations; what no optimizer has is copied at once, and so are small states.
         """
         urgent = deadline is not None
@@ -301,7 +303,7 @@ class Snapshotter:
 
     @property
     def usual_s(self) -> float:
-        """How long a version takes at most; 0 while unknown."""
+        """How long a checkpoint takes at most; 0 while unknown."""
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
     def _samples(self, parts: FlatState, storages: Collection[int]) -> ByteSamples:
@@ -313,7 +315,7 @@ class Snapshotter:
 
     def _copy(self, pending: PendingSnapshot, patience_s: float, urgent: bool = False) -> bool:
         assert self.layout is not None
-        # No rank takes a slot alone: all save this version or none.
+        # No rank takes a slot alone: all save this checkpoint or none.
         reserved = self._reserved
         self._reserved = None
         slot = reserved
@@ -361,7 +363,7 @@ class Snapshotter:
         return True
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
-        """Read what follows the step (numbers, schedulers, averages), and send the version.
+        """Read what follows the step (numbers, schedulers, averages), and send the checkpoint.
 
         ``in_step``: the next forward has run. ``at_once``: nothing has since :meth:`begin`.
         """
@@ -442,7 +444,7 @@ class Snapshotter:
         }
         found |= pending.samples.changed()
         if in_step and found:
-            found -= pending.still  # what forward changed belongs to the next version
+            found -= pending.still  # what forward changed belongs to the next checkpoint
             stray = found - self._state.updated()
             if stray:
                 self._restless |= stray
@@ -515,7 +517,7 @@ class Snapshotter:
         return parts.structure, parts.numbers, seen, pending.samples, self._record or pending.early
 
     def same(self, version: int) -> bool:
-        """Whether the state is still that of the last version, and need not be saved again."""
+        """Whether the state is still that of the last checkpoint, and need not be saved again."""
         last = self.last
         if not (last and last.version == version and self._fingerprint):
             return False
@@ -569,7 +571,7 @@ class Snapshotter:
         return handle
 
     def _agree(self, version: int, patience_s: float, deadline: float | None) -> None:
-        """Take a slot if every rank can, and drop older versions before a deadline; collective."""
+        """Take a slot if all ranks can; drop older checkpoints before a deadline; collective."""
         urgent = deadline is not None
         usual_s = self.usual_s
         left = self._pipeline.under_way

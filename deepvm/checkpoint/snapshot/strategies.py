@@ -1,8 +1,8 @@
-"""How a version leaves the training's memory, by LightCheck's strategies (III-A).
+"""How a checkpoint leaves the training's memory, by LightCheck's strategies (III-A).
 
 ``C``: into host memory, page-locked if the state is on a GPU. ``G``: into a copy on the device
-first, which soon opens the gate; C is used where it has no room. ``D`` (III-D): into the hidden
-mapped file of a file tier that becomes the version; not for disks, where C is twice as fast.
+first, which soon opens the gate; C is used where it has no space. ``D`` (III-D): into the hidden
+mapped file of a file tier that becomes the checkpoint; not for disks, where C is twice as fast.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Cuda:
             return str(failure)
         if not error:
             return ""
-        # CUDA keeps the error for whoever asks next, which would be the training's next kernel;
+        # CUDA keeps the error for anyone who asks next, which would be the training's next kernel;
         # this one asks.
         with contextlib.suppress(RuntimeError):
             torch.empty(1, device="cuda").zero_()
@@ -87,7 +87,7 @@ class Strategy:
         self._pins = True
 
     def slot(self, image: Image, layout: Layout, rank: int, *, readable: bool = False) -> Slot:
-        """Memory for a version; ``readable``: by a memory node on this machine, where possible."""
+        """Memory for a checkpoint; ``readable``: by a local memory node, where possible."""
         # Private memory is a tenth faster to copy into
         memory = readable_memory(image.size) if readable else None
         return self._pinned(Slot(image, layout, rank, memory=memory))
@@ -129,7 +129,7 @@ class DeviceCopyStrategy(Strategy):
     def clones(
         self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]
     ) -> Sources | None:
-        """The same memory for every version: a copy waits until the previous one has left it."""
+        """The same memory for every checkpoint: a copy waits until the previous one has left it."""
         used = {pieces[number].storage for number in which}
         wanted = [source if number in used else None for number, source in enumerate(sources)]
         if [_kind(c) for c in self._clones] != [_kind(w) for w in wanted]:
@@ -161,7 +161,7 @@ class DeviceCopyStrategy(Strategy):
     def _none(self, reason: str) -> Sources | None:
         if not self._warned:
             self._warned = True
-            text = "strategy G has no room for a copy on the device, C is used: it needs %s"
+            text = "strategy G has no space for a copy on the device, C is used: it needs %s"
             log.warning(text, reason)
         return None
 
@@ -184,7 +184,7 @@ class MmapStrategy(Strategy):
         if not medium.mappable:
             where = f"{folder.path} is on {medium.kind or 'another'}"
             raise RequestError("strategy", "D", f"on ext4, tmpfs, or xfs with DAX; {where}: use C")
-        log.info("versions are copied straight into files of %s, on %s", folder.path, medium)
+        log.info("checkpoints are copied straight into files of %s, on %s", folder.path, medium)
 
     def slot(self, image: Image, layout: Layout, rank: int, *, readable: bool = False) -> Slot:
         with contextlib.ExitStack() as undo:
@@ -195,7 +195,7 @@ class MmapStrategy(Strategy):
                 memory = _map(hidden, image.size)
             slot = self._pinned(Slot(image, layout, rank, memory=memory))
             undo.callback(slot.on_release)
-            # Removes it, unless it has become a version
+            # Removes it, unless it has become a checkpoint
             slot.home = hidden
             slot.on_release = undo.pop_all().close
         return slot

@@ -1,4 +1,4 @@
-"""The interfaces of storage tiers, and of those that a memory node can persist versions to."""
+"""The interfaces of storage tiers, and of those that a memory node can persist checkpoints to."""
 
 import contextlib
 import logging
@@ -30,13 +30,15 @@ from deepvm.io.atomic_write import hidden_path
 def kept(
     versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()
 ) -> set[int]:
-    """Of complete versions, the newest ``keep`` and the ``best``. Raises RequestError.
+    """Of complete checkpoints, the newest ``keep`` and the ``best``. Raises RequestError.
 
-    ``every``: also the first version at or after each multiple of this number; 0 for none. What is
-    not kept now will not be kept later either.
+    ``every``: also the first checkpoint at or after each multiple of this number; 0 for none. What
+    is not kept now will not be kept later either.
     """
     if keep < 1:
-        raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")
+        raise RequestError(
+            "keep", keep, "a whole number from 1: the newest checkpoint always stays"
+        )
     if every < 0:
         raise RequestError("every", every, "a whole number of steps, 0 for none")
     ordered = sorted(set(versions))
@@ -81,9 +83,9 @@ def all_settled(waits: Iterable[Callable[[float], bool]], limit_s: float) -> boo
 
 
 class Tier(ABC):
-    """A place for versions. All methods but ``close`` are thread-safe and block until done.
+    """A place for checkpoints. All methods but ``close`` are thread-safe and block until done.
 
-    Every wait has a limit, and failures raise :class:`~deepvm.errors.CheckpointError`. A version
+    Every wait has a limit, and failures raise :class:`~deepvm.errors.CheckpointError`. A checkpoint
     that was not acknowledged must never be given back as complete, nor harm those before it.
     """
 
@@ -111,7 +113,7 @@ class Tier(ABC):
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
-        """Make sure that versions can be written, as far as that can be known now."""
+        """Make sure that checkpoints can be written, as far as that can be known now."""
 
     def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
         """Write as this generation, and shut out older ones. Raises CheckpointError: it is old."""
@@ -122,29 +124,30 @@ class Tier(ABC):
 
     @abstractmethod
     def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
-        """Take one rank's part of a version; its memory is free on return.
+        """Take one rank's part of a checkpoint; its memory is free on return.
 
-        ``acknowledged`` is called once for each level at which the whole version is safe, the
+        ``acknowledged`` is called once for each level at which the whole checkpoint is safe, the
         weakest first, perhaps from another thread after the return. Raises TierBusyError: there is
-        no room now: skip this version, or put the same shard again.
+        no space now: skip this checkpoint, or put the same shard again.
         """
 
     @abstractmethod
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """The complete versions, newest first; their bytes are not verified yet."""
+        """The complete checkpoints, newest first; their bytes are not verified yet."""
 
     @abstractmethod
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """A verified file of this version: the tier's own, or one made in ``folder``."""
+        """A verified file of this checkpoint: the tier's own, or one made in ``folder``."""
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that existed once and are incomplete now, newest first."""
+        """The checkpoints that existed once and are incomplete now, newest first."""
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count; no bytes are lost."""
+        """Rename these and all damaged checkpoints; they no longer count, no bytes are lost."""
         raise CheckpointError(
-            f"{self.url}: damaged versions cannot be set aside there; take another name for the job"
+            f"{self.url}: damaged checkpoints cannot be quarantined there; take another name"
+            " for the job"
         )
 
     def settle(self, limit_s: float) -> bool:
@@ -156,14 +159,14 @@ class Tier(ABC):
 
 
 class Store(Tier):
-    """A tier that takes whole versions whose checksums are known, from one node's threads."""
+    """A tier that takes whole checkpoints whose checksums are known, from one node's threads."""
 
-    fills: ClassVar[bool] = False  # whether a version can be written while it is still arriving
+    fills: ClassVar[bool] = False  # whether a checkpoint can be written while it is still arriving
 
     def __init__(self, keep: int, every: int, session: str) -> None:
         """As in :meth:`Tier.open`, but ``keep=0`` keeps all."""
         if keep:
-            kept((), keep, every)  # refuse now what cannot be used, not after the first version
+            kept((), keep, every)  # refuse now what cannot be used, not after the first checkpoint
         self._keep = keep
         self._every = every
         self._session = session
@@ -201,23 +204,24 @@ class Store(Tier):
         try:
             found = self.versions(job)
             self._notice(job, newest, {m.version for m in found})
-            # Newer versions are from a run that went further, before it was restarted from an older
-            # one.
+            # Newer checkpoints are from a run that went further, before it was restarted from an
+            # older one.
             rows = [m for m in found if m.version <= newest]
             for version in self.expired(job, rows, self._keep, self._every) - {newest}:
                 self.delete(job, version)
         except CheckpointError as error:
             # A full disk is bad enough: it must not also stop the training
-            log.warning("old versions stay: %s", error)
+            log.warning("old checkpoints stay: %s", error)
 
     def _notice(self, job: str, newest: int, there: set[int]) -> None:  # noqa: B027
-        """Compare the versions that are there with those that this run has written."""
+        """Compare the checkpoints that are there with those that this run has written."""
 
     @abstractmethod
     def open_for_writing(self, *, shared: bool = False) -> None:
         """Clear up what a killed node left. Raises CheckpointError: it cannot be written to.
 
-        ``shared``: other nodes that say so too may write there, no two of them versions of one job.
+        ``shared``: other nodes that say so too may write there, no two of them checkpoints of one
+        job.
         """
 
     @abstractmethod
@@ -226,11 +230,11 @@ class Store(Tier):
 
     @abstractmethod
     def unrecorded(self, job: str) -> set[int]:
-        """The damaged versions of which only the record is gone."""
+        """The damaged checkpoints of which only the record is gone."""
 
     @abstractmethod
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
-        """A version in pieces, unverified, each valid until the next.
+        """A checkpoint in pieces, unverified, each valid until the next.
 
         Raises FileNotFoundError, or CheckpointError: it cannot be read; also from the iterator.
         """
@@ -241,7 +245,7 @@ class Store(Tier):
 
     @abstractmethod
     def delete(self, job: str, version: int) -> None:
-        """Remove a version, if it is there."""
+        """Remove a checkpoint, if it is there."""
 
     def expired(self, job: str, records: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
         """The checkpoints in ``records``, and files without a record, that retention drops."""

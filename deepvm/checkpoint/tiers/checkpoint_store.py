@@ -1,11 +1,11 @@
 """Checkpoints in a store of objects: which count, and how one rank or several write one.
 
-A checkpoint is an object, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its commit record, ``….json``.
+A checkpoint is an object, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its manifest, ``….json``.
 These names are never written again, and a checkpoint counts once the job's ledger lists its name:
 what killed writers, lost replies and late requests leave does not count.
 
 Of several ranks each sends its bytes and their CRC-32 as a hidden object, a part,
-``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``. Rank 0 reads the parts, writes the version, and
+``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``. Rank 0 reads the parts, writes the checkpoint, and
 removes them, by which the others know.
 """
 
@@ -45,7 +45,7 @@ from deepvm.checkpoint.tiers.object_store import Ledger, LedgerFile, ObjectStore
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
-# Times to list and read a job's versions, of which one may be removed or replaced in between
+# Times to list and read a job's checkpoints, of which one may be removed or replaced in between
 _LOOKS = 5
 LIMIT_S = 60.0  # How long to wait for other ranks, besides the time for the bytes
 _PAUSE_S = 0.05
@@ -56,7 +56,7 @@ _CRC_OF_SUMMED = 0x2144DF1C
 
 
 class CheckpointStore(Store):
-    """A part of a store of objects. ``records``: the suffixes of an object's commit records."""
+    """A part of a store of objects. ``records``: the suffixes of an object's manifests."""
 
     streams = True
     shared = True
@@ -179,7 +179,7 @@ class CheckpointStore(Store):
             self._objects.upload(name, share.size + _CRC_BYTES, read, final())
 
     def _joined(self, shard: Shard, names: Sequence[str]) -> memoryview:
-        """The whole version, but for its checksums; ``names``: of the parts of ranks 1, 2, ..."""
+        """The whole checkpoint without checksums; ``names``: of the parts of ranks 1, 2, ..."""
         layout = shard.layout
         start = names[0].rpartition(".")[0] + "."
         sizes = dict[str, int]()
@@ -204,7 +204,7 @@ class CheckpointStore(Store):
         if size == share.size + _CRC_BYTES:
             with self._objects.errors(f"read {name}"):
                 for piece in self._objects.pieces(name, size):
-                    shard.ready(shard.layout.size)  # it may be given up for a newer version
+                    shard.ready(shard.layout.size)  # it may be given up for a newer checkpoint
                     own = memoryview(piece)[: max(share.size - done, 0)]
                     at = 0
                     for start, end in share.places(done, done + len(own)):
@@ -353,7 +353,7 @@ class CheckpointStore(Store):
                 yield memoryview(piece)
 
     def _look(self, job: str, only: int | None = None) -> dict[str, CommitRecord | Damage]:
-        """The commit record or damage of each checkpoint, or ``only`` one, by object name."""
+        """The manifest or damage of each checkpoint, or ``only`` one, by object name."""
         for _ in range(_LOOKS):
             sizes, keys = self._counting(job)
             numbers = [n for n in sorted(keys, reverse=True) if only in (None, n)]
@@ -369,7 +369,7 @@ class CheckpointStore(Store):
         )
 
     def _counting(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
-        """Bytes of a job's objects, and the name of each version that counts."""
+        """Bytes of a job's objects, and the name of each checkpoint that counts."""
         known: dict[int, str] = {}
         while True:
             ledger = None
@@ -397,18 +397,18 @@ class CheckpointStore(Store):
     def _state(
         self, job: str, version: int, key: str, sizes: Mapping[str, int]
     ) -> CommitRecord | Damage | None:
-        """A checkpoint's commit record or damage; None if the record was just removed."""
+        """A checkpoint's manifest or damage; None if the record was just removed."""
         try:
             if key not in sizes and sizes.keys().isdisjoint(self._names(key)):
                 raise DamagedError("it is listed and not there")
             if key not in sizes:
-                raise DamagedError("its commit record is there and the object is not")
+                raise DamagedError("its manifest is there and the object is not")
             record = self._record(key, sizes)
             if record is None:
                 return None
             if (record.job, record.version) != (job, version):
                 raise DamagedError(
-                    f"its commit record is that of {record.job}, version {record.version}"
+                    f"its manifest is that of {record.job}, version {record.version}"
                 )
             if record.size != sizes[key]:
                 raise DamagedError(f"it has {sizes[key]} bytes instead of {record.size}")
@@ -431,7 +431,7 @@ class CheckpointStore(Store):
         try:
             return CommitRecord.from_json(data)
         except RequestError as error:
-            raise DamagedError(f"its commit record: {error}") from None
+            raise DamagedError(f"its manifest: {error}") from None
 
     def _key(self, job: str, version: int, label: str = "") -> str:
         return self._objects.prefix + labeled_name(job, version, label)
@@ -448,7 +448,7 @@ class CheckpointStore(Store):
         return parse_labeled(key[len(self._objects.prefix) :].removesuffix(SUFFIX))
 
     def _labels(self, job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-        """The labels of each version with an object or record; "" is an unlabeled object."""
+        """The labels of each checkpoint with an object or record; "" is an unlabeled object."""
         found: dict[int, set[str]] = {}
         for name in map(self._parsed, keys):
             if name is not None and name[0] == job:

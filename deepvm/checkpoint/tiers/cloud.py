@@ -27,7 +27,7 @@ from deepvm.errors import (
 )
 
 _STATE = re.compile(r"[0-9]{12}")
-_KEPT_STATES = 2  # the one before the newest too: whoever has listed it may still read it
+_KEPT_STATES = 2  # the one before the newest too: anyone who has listed it may still read it
 _READS = 3
 _URL = re.compile(
     r"(?P<scheme>gs|az)://(?P<bucket>[^/\0?#@]+)(?P<prefix>/[^\0?#]*)?", re.IGNORECASE
@@ -113,7 +113,7 @@ class CloudObjects(ObjectStore):
                 if not left:
                     raise
         if len(data) != end - start:
-            raise DamagedError(f"{self.url}: {key} is shorter than its commit record says")
+            raise DamagedError(f"{self.url}: {key} is shorter than its manifest says")
         return data
 
     def write(self, key: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""``file:///folder``: versions on a local or mounted file system, as durable as that is."""
+"""``file:///folder``: checkpoints on a local or mounted file system, as durable as that is."""
 
 import errno
 import logging
@@ -30,7 +30,7 @@ _URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")
 _NETWORK = re.compile(
     r"nfs4?|cifs|smb3|smbfs|ceph|lustre|gpfs|beegfs|9p|afs|glusterfs|fuse\..*", re.DOTALL
 )
-_READ_BYTES = 2**20  # Of memory for each reader, besides that for versions
+_READ_BYTES = 2**20  # Of memory for each reader, besides that for checkpoints
 
 
 class FileTier(VersionFolder, Store):
@@ -62,7 +62,8 @@ class FileTier(VersionFolder, Store):
         usable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
         if not usable or not self._takes_folders(place):
             raise CheckpointError(
-                f"{self.url}: no version can be written there: {place} is not a writable folder; "
+                f"{self.url}: no checkpoint can be written there: {place} is not a writable"
+                " folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
 
@@ -74,7 +75,7 @@ class FileTier(VersionFolder, Store):
             with tempfile.TemporaryDirectory(prefix=".deepvm-", dir=place):
                 return True
         except OSError as error:
-            # Old versions may still be restored, or give way
+            # Old checkpoints may still be restored, or give way
             return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def epoch(self, job: str) -> int:
@@ -101,7 +102,7 @@ class FileTier(VersionFolder, Store):
 
     def open_for_writing(self, *, shared: bool = False) -> None:
         path = self.path
-        with durable_write.failing(path, "used for versions"):
+        with durable_write.failing(path, "used for checkpoints"):
             durable_write.make_folder(path)
             if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
@@ -109,7 +110,7 @@ class FileTier(VersionFolder, Store):
                     " both --shared-folder"
                 )
         if not os.access(path, os.W_OK):
-            raise CheckpointError(f"{path}: cannot be used for versions: it is not writable")
+            raise CheckpointError(f"{path}: cannot be used for checkpoints: it is not writable")
         # What another node or a trainer is writing must not be taken for what a killed one left.
         with self.writer_lock.alone() as alone:
             self.sweep(0 if alone and not shared else YOUNG_S)
@@ -155,9 +156,10 @@ class FileTier(VersionFolder, Store):
             self._warned.add(job)
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
-                f"{self.url}: versions of {job} that this run has not written: {numbers}. If an"
-                " earlier run went further, the next restore takes its versions, unless you remove"
-                " them; if another run writes here now, each removes versions of the other: give"
+                f"{self.url}: checkpoints of {job} that this run has not written: {numbers}. If an"
+                " earlier run went further, the next restore takes its checkpoints, unless"
+                " you remove"
+                " them; if another run writes here now, each removes checkpoints of the other: give"
                 " one another name, in DEEPVM_JOB"
             )
 
@@ -192,5 +194,5 @@ def _pieces(stream: BufferedReader, path: Path, size: int) -> Iterator[memoryvie
         for start in range(0, size, _READ_BYTES):
             piece = buffer[: size - start]
             if stream.readinto(piece) < len(piece):
-                raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
+                raise DamagedError(f"{path.name}: the file is shorter than its manifest says")
             yield piece

@@ -202,7 +202,7 @@ class LedgerFile:
 
         with self._lock:
             if epoch is None and self._load() is None:
-                return  # a user's removal begins no generation
+                return  # a user's removal starts no generation
             found = self._change(epoch, edit, lambda found: not found.entries.keys() & set(names))
             self._refuse(found, epoch)
 
@@ -215,7 +215,7 @@ class LedgerFile:
         except (TypeError, ValueError) as error:
             where = f"{self.bucket.url}: {self.key}"
             raise CheckpointError(
-                f"{where} is damaged: {error}; without it, all versions there count"
+                f"{where} is damaged: {error}; without it, all checkpoints there count"
             ) from None
 
     def _change(
@@ -256,6 +256,7 @@ class LedgerFile:
         if self.bucket.put_if(f"{self.key}.proof", b"no such state\n", _NO_ETAG):
             raise CheckpointError(
                 f"{self.bucket.url}: this store ignores If-Match, so a machine that was thought"
-                " lost could overwrite newer versions; take a store with conditional writes, such"
+                " lost could overwrite newer checkpoints; take a store with conditional"
+                " writes, such"
                 " as AWS S3, or a memory node or folder"
             )

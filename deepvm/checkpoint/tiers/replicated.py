@@ -1,7 +1,7 @@
-"""``tcp://a:7070,b:7070?replicas=2``: memory nodes of which so many keep each version, whole.
+"""``tcp://a:7070,b:7070?replicas=2``: memory nodes of which so many keep each checkpoint, whole.
 
 Every rank sends to the first nodes of the list that answer, and to the next one instead of one
-that fails. Where ranks chose differently the version stays unacknowledged, and until one is
+that fails. Where ranks chose differently the checkpoint stays unacknowledged, and until one is
 acknowledged again all nodes get them. What a node missed is not copied to it. A reader needs all
 but ``replicas - 1`` nodes to answer.
 """
@@ -34,7 +34,7 @@ from deepvm.errors import (
 log = logging.getLogger("deepvm.checkpoint")
 MOST_NODES = 16
 _RETRY_S = 1.0  # between questions whether a node is there again
-_OVERDUE_S = 5.0  # a version that all should have by now
+_OVERDUE_S = 5.0  # a checkpoint that all should have by now
 _STALE_S = 1.0  # a node that had its copy so long ago may have lost it since
 _T = TypeVar("_T")
 
@@ -60,8 +60,8 @@ class NodeGroup(Tier):
 def at_once(work: Callable[..., _T], *arguments: Iterable[Any]) -> list[Future[_T]]:
     """Call ``work`` as :func:`map` does, each in a thread of its own, and wait for all."""
     calls = [(Future[_T](), *each) for each in zip(*arguments, strict=True)]
-    # Not an executor: those refuse work at the end of a program, when the last version is still to
-    # be sent.
+    # Not an executor: those refuse work at the end of a program, when the last checkpoint is still
+    # to be sent.
     threads = [
         threading.Thread(
             target=fulfil, args=(future, work, *each), name="deepvm-nodes", daemon=True
@@ -83,7 +83,7 @@ class ReplicatedRecord(CommitRecord):
 
 
 class ReplicatedTier(NodeGroup):
-    """Memory nodes of which ``replicas`` keep each version."""
+    """Memory nodes of which ``replicas`` keep each checkpoint."""
 
     form = "tcp://host:port,host:port?replicas=2"
 
@@ -105,7 +105,7 @@ class ReplicatedTier(NodeGroup):
         self._refused: dict[int, str] = {}  # why silent nodes stay out, though they answer
         self._open: list[_Copies] = []
         self._puts = self._remote_put = self._failed_put = 0
-        # Of the last version, for which a node had no room; it may come again
+        # Of the last checkpoint, for which a node had no space; it may come again
         self._short: _Copies | None = None
         self._watching: threading.Thread | None = None
         self._closed = threading.Event()
@@ -199,7 +199,7 @@ class ReplicatedTier(NodeGroup):
             left = len(self._nodes) - len(self._silent)
         text = f"{error}; {left} of {len(self._nodes)} nodes are left"
         if left < self._replicas:
-            text += f"; no version is remote until {self._replicas} answer"
+            text += f"; no checkpoint is remote until {self._replicas} answer"
         log.warning("%s", text)
 
     def _watch(self) -> None:
@@ -244,13 +244,13 @@ class ReplicatedTier(NodeGroup):
                 except Exception as error:
                     if self._refused.get(number) != str(error):
                         self._refused[number] = str(error)
-                        log.warning("%s answers, and gets no versions: %s", node.url, error)
+                        log.warning("%s answers, and gets no checkpoints: %s", node.url, error)
                 else:
                     if number in silent:
                         silent.remove(number)
                         with self._changed:
                             self._silent.discard(number)
-                        log.warning("%s answers: it gets versions from now on", node.url)
+                        log.warning("%s answers: it gets checkpoints from now on", node.url)
             for copies in late:
                 for number in copies.awaited & silent:
                     url = self._nodes[number].url
@@ -266,7 +266,7 @@ class ReplicatedTier(NodeGroup):
         there = {number for number, _ in self._ask(lambda node: node.begin(job, epoch))}
         for number in {*range(len(self._nodes))} - there:
             url = self._nodes[number].url
-            self._lost(number, UnreachableError(f"{url} has not heard of generation {epoch}"))
+            self._lost(number, UnreachableError(f"{url} has no record of generation {epoch}"))
         self._watch()
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
@@ -282,7 +282,7 @@ class ReplicatedTier(NodeGroup):
             shared = {of for _, of in parts} == {len(self._nodes)}
             advice = ""
             if shared:
-                advice = f"go on with {self.url.partition('?')[0]}"
+                advice = f"continue with {self.url.partition('?')[0]}"
             refuse_parts(job, self.url, parts, advice)
         records = []
         for copies in found.values():
@@ -290,8 +290,8 @@ class ReplicatedTier(NodeGroup):
             epoch = max(row.epoch for _, row in copies)
             facts = {**vars(row), "epoch": epoch, "copies": tuple(copies)}
             records.append(ReplicatedRecord(**facts))
-        # A newer generation began with what was acknowledged before: what an older one went on with
-        # never counts. A run without a number is no generation.
+        # A newer generation started with what was acknowledged before: what an older one continued
+        # with never counts. A run without a number is no generation.
         newest = max((r.epoch for r in records), default=0)
         first = min((r.version for r in records if r.epoch == newest), default=0)
         for record in list(records):
@@ -362,7 +362,7 @@ class ReplicatedTier(NodeGroup):
 
 @dataclass(eq=False)
 class _Copies:
-    """What became of one version on the nodes, and what the trainer knows of it."""
+    """What became of one checkpoint on the nodes, and what the trainer knows of it."""
 
     shard: Shard
     acknowledged: Acknowledge
@@ -390,7 +390,7 @@ class _Copies:
 
     @property
     def awaited(self) -> set[int]:
-        """Nodes that took their part and have not confirmed the version."""
+        """Nodes that took their part and have not confirmed the checkpoint."""
         with self._change:
             return self._taken - self._remote - self._ended.keys()
 
@@ -413,7 +413,7 @@ class _Copies:
             self._taken.add(number)
 
     def reached(self, number: int, identity: str, level: Level) -> None:
-        """A node has the whole version."""
+        """A node has the whole checkpoint."""
         with self._change:
             self._since.setdefault(number, (time.monotonic(), identity))
             others = self._remote - self._durable - {number}

@@ -1,7 +1,7 @@
-"""``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
+"""``s3://bucket/prefix``: checkpoints in an object store, durable when acknowledged.
 
 Generations of ``deepvm run`` write labeled objects. A run without a number replaces one object for
-each version: from before it is completed until its usual record is there, it has an *upcoming*
+each checkpoint: from before it is completed until its usual record is there, it has an *upcoming*
 record, so that one of the two always fits the object; a chunk in which they differ tells which. One
 writer is assumed: a completion carried out after another one of the same number is not noticed.
 """
@@ -282,7 +282,7 @@ class S3Tier(CheckpointStore):
         return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every, session=session)
 
     def write(self, new: NewVersion) -> None:
-        """A run without a number replaces the one object of this version."""
+        """A run without a number replaces the one object of this checkpoint."""
         job = new.job
         version = new.version
         if job in self._epochs:

@@ -1,8 +1,8 @@
 """``tcp://host:port,host:port``: memory nodes that share each checkpoint (ACUTE's Check-Trans).
 
-A version counts when each node has its part; there is no redundancy. One that is sent again with
+A checkpoint counts when each node has its part; there is no redundancy. One that is sent again with
 other bytes is replaced on one node after the other; if a node's memory is lost meanwhile, the run's
-last version of another number that all nodes have on disk stays (``hold``), if there is one.
+last checkpoint of another number that all nodes have on disk stays (``hold``), if there is one.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ _T = TypeVar("_T")
 
 
 class StripedTier(NodeGroup):
-    """Memory nodes that each keep one part of every version."""
+    """Memory nodes that each keep one part of every checkpoint."""
 
     form = "tcp://host:port, tcps://host:port"
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
         super().__init__(nodes, MOST_PARTS)
-        # Of each job the last version that all nodes have on disk: none may delete it yet
+        # Of each job the last checkpoint that all nodes have on disk: none may delete it yet
         self._holds: dict[str, int] = {}
 
     @classmethod
@@ -56,7 +56,7 @@ class StripedTier(NodeGroup):
         replicas = _REPLICAS.fullmatch(wish)
         if wish and replicas is None:
             raise RequestError(
-                option, url, "?replicas=2, or another number of nodes that keep each version"
+                option, url, "?replicas=2, or another number of nodes that keep each checkpoint"
             )
         token = token_from_environment()
         endpoints = [endpoint_of(f"{scheme}://{place}", option) for place in rest.split(",")]
@@ -77,7 +77,8 @@ class StripedTier(NodeGroup):
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
         if shard.job not in self._holds:
-            # Which versions of earlier runs are on all disks is unknown; the oldest was there first
+            # Which checkpoints of earlier runs are on all disks is unknown; the oldest was there
+            # first
             rows = self.versions(shard.job)
             self._holds.setdefault(shard.job, min((m.version for m in rows), default=0))
         barrier = CommitBarrier(len(parts), self._holds[shard.job], _PUT_S + shard.moving_s)
@@ -145,7 +146,7 @@ class StripedTier(NodeGroup):
             except RequestRefused as error:
                 if error.code != "gone":
                     raise
-                problem = str(error)  # a node removes old versions when it likes
+                problem = str(error)  # a node removes old checkpoints when it likes
             if problem:
                 log.warning("version %d of %s on %s is skipped: %s", number, job, self.url, problem)
                 continue
@@ -168,8 +169,8 @@ class StripedTier(NodeGroup):
             if len(having) > 1:
                 others = f"{self.url}?replicas={len(having)}"
             raise CheckpointError(
-                f"there are whole versions of {job} on {', '.join(having)}, and here nodes share"
-                f" them: go on with {others}, or name another job"
+                f"there are whole checkpoints of {job} on {', '.join(having)}, and here nodes share"
+                f" them: continue with {others}, or name another job"
             )
 
     def _ask(self, question: Callable[[TcpTier, _A], _T], each: Sequence[_A]) -> list[_T]:
@@ -238,7 +239,7 @@ class MpiTier(StripedTier):
 
 
 class RecoveryTier(Tier):
-    """Read-only: folders with whole versions or parts."""
+    """Read-only: folders with whole checkpoints or parts."""
 
     def __init__(self, folders: Sequence[VersionFolder]) -> None:
         self._folders = tuple(folders)

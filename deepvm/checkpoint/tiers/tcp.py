@@ -61,7 +61,7 @@ class CommitBarrier:
             ):
                 raise CheckpointError("another memory node was too slow")
             if isinstance(self.error, TierBusyError):
-                raise TierBusyError("another memory node has no room")
+                raise TierBusyError("another memory node has no space")
             if self.error is not None:
                 raise CheckpointError("another memory node failed")
 
@@ -130,7 +130,7 @@ class TcpTier(Tier):
                                 shard.version, acknowledged, shard.lost, lacks, shard.moving_s
                             )
                         received = self._reserve(links, shard, attempt_id, deadline, barrier)
-                        poller.add(pending)  # there is room, and it cannot be complete yet
+                        poller.add(pending)  # there is space, and it cannot be complete yet
                         answer = self._send(links, shard, received, deadline, barrier)
                     break
                 except OSError as error:
@@ -154,7 +154,7 @@ class TcpTier(Tier):
         self._epochs[job] = epoch
         with self._reader() as link:
             link.call(Kind.LIST, {"job": check_job(job), "epoch": epoch}, Kind.VERSIONS)
-            # The versions are asked for again by whoever needs them.
+            # The checkpoints are asked for again by anyone who needs them.
             link.close()
 
     def settle(self, limit_s: float) -> bool:
@@ -183,7 +183,7 @@ class TcpTier(Tier):
                 _manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)
             ]
             if any(manifest.job != job for manifest in found):
-                raise BrokenError("versions of another job")
+                raise BrokenError("checkpoints of another job")
             try:  # an older node sends no parts and no damaged ones
                 parts = {(int(number), int(of)) for number, of in answer.get("parts", ())}
                 damaged = tuple(
@@ -191,7 +191,7 @@ class TcpTier(Tier):
                     for number, size, problem in answer.get("damaged", ())
                 )
             except (TypeError, ValueError):
-                raise BrokenError("malformed parts or damaged versions") from None
+                raise BrokenError("malformed parts or damaged checkpoints") from None
             return tuple(found), parts, damaged
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
@@ -217,7 +217,7 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, pieces valid until the next."""
+        """A checkpoint's bytes in order, unverified, pieces valid until the next."""
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
             frame = link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)
@@ -342,7 +342,7 @@ class TcpTier(Tier):
             answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self.limit_s))
             if answer.kind is Kind.RETRY_AFTER:
                 why = answer.body.get("reason", "")
-                raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
+                raise TierBusyError(f"{self.url}: no space for version {shard.version}: {why}")
             if answer.kind is not Kind.CREDIT:
                 raise unexpected(answer)
             link.reads_memory = "memory" in question and answer.body.get("memory") is True
@@ -371,7 +371,7 @@ class TcpTier(Tier):
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
-                # Wait until the bytes arrived: a version complete on only some nodes is useless.
+                # Wait until the bytes arrived: a checkpoint complete on only some nodes is useless.
                 self._arrived(links[0], deadline)
                 barrier.wait("sent")
             point("sender.before-commit")
@@ -441,9 +441,9 @@ def refuse_parts(job: str, url: str, parts: Collection[tuple[int, int]], advice:
     """Raise CheckpointError if parts of a job's checkpoints exist: it would restart at 0."""
     if parts:
         (_, of), *_ = sorted(parts)
-        advice = advice or f"go on with the URL that names all {of} of them, in the same order"
+        advice = advice or f"continue with the URL that names all {of} of them, in the same order"
         raise CheckpointError(
-            f"{url}: the versions of {job} are shared by {of} nodes, each of which has a part:"
+            f"{url}: the checkpoints of {job} are shared by {of} nodes, each of which has a part:"
             f" {advice}, or name another job"
         )
 
@@ -460,7 +460,7 @@ def _manifest(frame: Frame) -> CommitRecord:
     try:
         return CommitRecord.from_json(frame.raw)
     except RequestError:
-        raise BrokenError("expected a commit record") from None
+        raise BrokenError("expected a manifest") from None
 
 
 def _ranges(frame: Frame, name: str) -> Ranges:

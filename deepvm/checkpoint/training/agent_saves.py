@@ -60,7 +60,7 @@ class AgentSaves:
             found = self._link.asked_here()
             if found is not None:
                 ask(found.limit_ms / 1000 if found.reason.holds else None)
-        # Who uses the model by another way than its forward does not say when a step begins.
+        # Who uses the model by another way than its forward does not say when a step starts.
         known = self._stepped and not self._between
         took_ns = now_ns - since_ns
         self._stepped = self._between = True
@@ -70,7 +70,7 @@ class AgentSaves:
         )
 
     def started(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
-        """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
+        """A checkpoint is being saved; ``scheduled``: the agent's reason, None without one."""
         save = scheduled or ScheduledSave(SaveReason.NONE)
         self._link.saving(handle.version)
         self._saved_ns = time.perf_counter_ns() - self._since_ns
@@ -86,7 +86,7 @@ class AgentSaves:
     def _tell(self, handle: Handle, save: ScheduledSave, announced_s: float) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
         if error is not None and handle.superseded:
-            return  # the report of the newer version counts
+            return  # the report of the newer checkpoint counts
         pending = not handle.lasting.done()
         lasts = not pending and handle.lasting.exception() is None
         self._link.tell(

@@ -19,7 +19,7 @@ Requirements, all else being refused:
   ``static_graph``, its own mixed precision, or another communication hook.
 
 If gradients are changed after backward, the next ``optimizer.step()`` raises, and the training must
-go back to its last version (``restore_latest``). Worth it where a copy takes longer than forward
+go back to its last checkpoint (``restore_latest``). Worth it where a copy takes longer than forward
 and backward.
 """
 
@@ -97,7 +97,7 @@ class LayerUpdates:
         return bool(self._fired)
 
     def reset(self) -> None:
-        """Forget what a failed step has updated, before a version is loaded."""
+        """Forget what a failed step has updated, before a checkpoint is loaded."""
         for future in self._reducing:  # an update in progress must not come after loading
             with contextlib.suppress(Exception):  # an error of the failed step
                 future.wait()

@@ -162,7 +162,8 @@ class MissingStepDetector:
 
     def _warn_of_others(self) -> None:
         self._warn(
-            f"{self._other} steps, the optimizer given as optimizer= does not; versions follow its"
+            f"{self._other} steps, the optimizer given as optimizer= does not; checkpoints"
+            " follow its"
             " steps: give the one that steps last"
         )
 
@@ -174,7 +175,7 @@ class MissingStepDetector:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-MAX_ITERATIONS = 256  # A version waits so many iterations for the step that uses the gradients
+MAX_ITERATIONS = 256  # A checkpoint waits so many iterations for the step that uses the gradients
 _MARKED_PARAMETERS = 8
 
 Marks = list["tuple[int, int] | None"]

@@ -1,4 +1,4 @@
-"""The ranks of a training job: they agree to save the same version or none, and share the work."""
+"""The ranks of a training job: they save the same checkpoint or none, and share the work."""
 
 import math
 import threading
@@ -133,7 +133,7 @@ class SaveRequests:
         return handle
 
     def take_handle(self) -> Handle:
-        """The handle of a version that starts now; later requests are of the next."""
+        """The handle of a checkpoint that starts now; later requests are of the next."""
         handle = self.handle
         self.handle = Handle(0)
         return handle
@@ -149,7 +149,7 @@ class SaveRequests:
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
-        if asked:  # a request that arrives between these two lines is served by this version too
+        if asked:  # a request that arrives between these two lines is served by this checkpoint too
             self._asked = 0
         if self._ranks.world == 1:
             self.urgent = asked > 1
@@ -171,7 +171,7 @@ class SaveRequests:
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
     """Compare neighbors' replicas, log differences, return how many pairs differ; collective.
 
-    ``seen``: a version (0 for none), the checksums of this rank's part and of the next one's.
+    ``seen``: a checkpoint (0 for none), the checksums of this rank's part and of the next one's.
     """
     rows = ranks.gather(seen)
     count = 0
@@ -181,7 +181,7 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
             count += 1
             log.error(
                 "ranks %d and %d hold different parameters or optimizer states in version %d: the"
-                " replicas drifted apart, and versions since then mix them",
+                " replicas drifted apart, and checkpoints since then mix them",
                 rank,
                 other,
                 version,

@@ -14,13 +14,13 @@ from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.loggers import Delivery, EventLogger, log
 from deepvm.errors import CheckpointError
 
-KEPT = 16  # Handles that are kept; more only while more versions are in flight
+KEPT = 16  # Handles that are kept; more only while more checkpoints are in flight
 _LOGGER_S = 10.0  # How long loggers may take for the last events, when the training has ended
 
 
 @dataclass(eq=False)
 class Handle:
-    """A version in flight.
+    """A checkpoint in flight.
 
     Attributes:
         version: iterations that it contains.
@@ -36,7 +36,7 @@ class Handle:
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the
             above.
         skipped: there was no free slot. best: the training marked it as the best. superseded: a
-            tier did not take it because a newer version is urgent.
+            tier did not take it because a newer checkpoint is urgent.
         refused: why a tier did not take it, None if all have or may. size: bytes, once it is sent.
     """
 
@@ -63,7 +63,7 @@ class Handle:
         self._start = time.perf_counter()
 
     def reached(self, level: Level, *, away: bool = True) -> None:
-        """A tier has the version at this level; ``away``: not on this machine."""
+        """A tier has the checkpoint at this level; ``away``: not on this machine."""
         self._tell_timed(level.value)  # before those who wait for it continue
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
@@ -74,7 +74,7 @@ class Handle:
         self._resolve("local", self.local_done)
 
     def copied(self) -> None:
-        """The snapshot is whole, or the version is safe without one."""
+        """The snapshot is whole, or the checkpoint is safe without one."""
         if self.snapshot_done.done():
             return
         self._tell_timed("snapshot")
@@ -89,11 +89,11 @@ class Handle:
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has the version, one away from this machine unless ``local``."""
+        """Wait until a tier has the checkpoint, one away from this machine unless ``local``."""
         future = self.local_done if local else self.remote_done
         # Before Python 3.11 a future's TimeoutError is none of the language's
         if not wait([future], limit_s).done:
-            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
+            raise CheckpointError(f"no tier has acknowledged the checkpoint after {limit_s:.0f} s")
         # On a disk, if not away from this machine: training may end now
         on_disk = self.durable.done() and self.durable.exception() is None
         if local or not on_disk:
@@ -167,7 +167,7 @@ class Journal:
         for logger in self._loggers:
             logger.close(_LOGGER_S)
         log.info(
-            "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
+            "%d checkpoints of %s saved, %d skipped, %d failed; training stalled for %.3f s",
             counts["saved"],
             self._facts["job"],
             counts["skipped"],

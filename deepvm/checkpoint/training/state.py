@@ -31,7 +31,7 @@ from deepvm.errors import CheckpointError, RequestError
 RANDOM = "rng"  # Key of the random states among the extras
 _ANEW = "start over under another name (job= or DEEPVM_JOB)"
 _NEXT = (
-    "build all as it was when the version was saved: before that, saved ="
+    "build all as it was when the checkpoint was saved: before that, saved ="
     " deepvm.checkpoint.inspect_latest(tiers=...) gives its step, saved['version'], the names and"
     f" shapes in saved['model'], and saved['optimizer']['param_groups']; or {_ANEW}"
 )
@@ -176,7 +176,7 @@ class TrainingState:
         return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
     def restore(self, tree: State, rank: int = 0, world: int = 1) -> int:
-        """Restore every object; returns the version. Raises CheckpointError.
+        """Restore every object; returns the checkpoint. Raises CheckpointError.
 
         Of another number of ranks samplers come from rank 0, random states where a rank saved one.
         """
@@ -189,7 +189,7 @@ class TrainingState:
             )
         for name in tree["extra"].keys() - self.extra.keys() - {RANDOM}:
             log.warning(
-                "the version has a state of extra %s, which this training does not: it is not"
+                "the checkpoint has a state of extra %s, which this training does not: it is not"
                 " restored",
                 name,
             )

@@ -110,11 +110,11 @@ def _bench_node(
 
 @app.command("ls")
 def list_versions(
-    place: str = arg("PLACE", f"Where the versions are: {PLACE}."),
+    place: str = arg("PLACE", f"Where the checkpoints are: {PLACE}."),
     job: str = JOB,
     output: Output = "table",
 ) -> None:
-    """List versions, complete or not. The newest come first.
+    """List checkpoints, complete or not. The newest come first.
 
     A memory node or a bucket is asked for one job.
 
@@ -137,7 +137,7 @@ def list_versions(
         rows.sort(key=lambda row: -row["version"])
     print_as(output, text("ckpt_ls", versions=rows), lambda: rows, name="ckpt-ls")
     if not rows:
-        say(f"{without_secrets(str(where))}: no version{versions.of_job(job)}")
+        say(f"{without_secrets(str(where))}: no checkpoint{versions.of_job(job)}")
 
 
 def _row(
@@ -156,13 +156,13 @@ def _row(
 
 @app.command("verify")
 def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output = "table") -> None:
-    """Compare versions with their commit records.
+    """Compare checkpoints with their manifests.
 
     Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or
     a folder where a file should be count as damaged, too. A memory node or a bucket is asked for
-    one job, and its versions are downloaded one after the other.
+    one job, and its checkpoints are downloaded one after the other.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
@@ -191,7 +191,7 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
-        raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job)}")
+        raise CheckpointError(f"{where}: there is no complete checkpoint{versions.of_job(job)}")
 
 
 def _verify_folder(folder: Path, job: str) -> list[str]:
@@ -244,7 +244,7 @@ app.command("gc")(versions.collect_garbage)
 def restore(
     place: str = PLACE_OR_FILE,
     to: str = opt(..., "Output file; it appears when it is complete.", "FILE"),
-    version: int | None = opt(None, "This version; default: the newest good one.", "N"),
+    version: int | None = opt(None, "This checkpoint; default: the newest good one.", "N"),
     job: str = JOB,
     form: Literal["torch", "safetensors"] = opt(
         "torch",
@@ -254,9 +254,9 @@ def restore(
     ),
     parts: list[str] = opt([], "Folder of another node; repeatable.", "DIR"),
 ) -> None:
-    """Write a version to a file.
+    """Write a checkpoint to a file.
 
-    By default the newest good one, verified against its commit record. The parts of several memory
+    By default the newest good one, verified against its manifest. The parts of several memory
     nodes (JOB.part-1-of-2, ...) are joined into one file; where each node has its own folder, name
     the others with --parts.
 
@@ -325,4 +325,4 @@ def _get(
         hint = f"; {damaged} damaged, see 'deepvm ckpt verify'"
     if job in jobs and not any(place.found(job) for place in folders):
         hint += "; for parts in other folders: --parts"
-    raise DataError(f"{tier.url}: no complete version{number}{versions.of_job(job)}{hint}")
+    raise DataError(f"{tier.url}: no complete checkpoint{number}{versions.of_job(job)}{hint}")

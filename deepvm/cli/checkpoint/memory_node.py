@@ -33,16 +33,16 @@ TOKEN_FILE = opt("", "Token of the node; default: the file in DEEPVM_TOKEN_FILE.
 @app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
 def serve(
     token_file: str = opt(..., "Secret shared with the trainers, such as 64 hex digits.", "FILE"),
-    memory: str = opt("1GiB", "Memory for all versions, such as 512MiB or 6GiB.", "SIZE"),
+    memory: str = opt("1GiB", "Memory for all checkpoints, such as 512MiB or 6GiB.", "SIZE"),
     persist: str = opt(
-        "", "Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL"
+        "", "Write checkpoints there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL"
     ),
     shared: bool = flag("--shared-folder", "Other nodes write their parts to --persist, too."),
     listen: str = opt(
         "127.0.0.1:7070", "Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi"
     ),
-    keep: int = opt(2, "Newest versions of each job to keep in --persist.", "N"),
-    keep_every: int = opt(0, "Also keep one version per so many steps.", "STEPS"),
+    keep: int = opt(2, "Newest checkpoints of each job to keep in --persist.", "N"),
+    keep_every: int = opt(0, "Also keep one checkpoint per so many steps.", "STEPS"),
     connections: int = opt(512, "Connection limit; a rank has 3.", "N"),
     drain_timeout: float = opt(60.0, "On shutdown, the longest wait for the disk.", "SECONDS"),
     weak_token: bool = flag("--allow-weak-token", "Accept short or world-readable tokens."),
@@ -151,7 +151,7 @@ def _serve(node: Node) -> None:
             time.sleep(0.1)
         left = node.stop(hurry=lambda: len(received) > 1)
     if left:
-        lost = f"{left} complete versions did not reach the disk"
+        lost = f"{left} complete checkpoints did not reach the disk"
         raise CheckpointError(f"{lost} before --drain-timeout")
 
 

@@ -1,4 +1,4 @@
-"""Find and check versions in a folder, a memory node or a bucket; and ``deepvm ckpt gc``."""
+"""Find and check checkpoints in a folder, a memory node or a bucket; and ``deepvm ckpt gc``."""
 
 import os
 import secrets
@@ -22,8 +22,8 @@ PLACE = (
     "a folder, file:///folder, tcp://host:port[,host:port...] or s3://, gs:// or az://bucket/prefix"
 )
 
-PLACE_OR_FILE = arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")
-JOB = opt("", "Only versions of this job.", "NAME")
+PLACE_OR_FILE = arg("PLACE|FILE", f"A checkpoint's file, or where they are: {PLACE}.")
+JOB = opt("", "Only checkpoints of this job.", "NAME")
 
 
 def path_or_url(place: str) -> Path | str:
@@ -45,12 +45,12 @@ def existing(path: Path) -> Path:
 
 
 def open_folder(place: str | Path) -> VersionFolder:
-    """A folder of versions on this machine. Raises DataError, RequestError."""
+    """A folder of checkpoints on this machine. Raises DataError, RequestError."""
     folder = path_or_url(str(place))
     if not isinstance(folder, Path):
         raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
     if not existing(folder).is_dir():
-        raise RequestError("PLACE", str(folder), "a folder of versions")
+        raise RequestError("PLACE", str(folder), "a folder of checkpoints")
     return VersionFolder(folder)
 
 
@@ -73,7 +73,7 @@ def open_place(place: str) -> Tier:
 
 
 def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
-    """For each job its versions (files, or parts in order) and the parts of incomplete ones."""
+    """For each job its checkpoints (files, or parts in order) and the parts of incomplete ones."""
     jobs = defaultdict[tuple[str, int], defaultdict[int, list[Found]]](lambda: defaultdict(list))
     for row in sorted(rows, key=lambda row: (part_of(row.job), row.path)):
         job, _, of = part_of(row.job)
@@ -85,7 +85,7 @@ def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]],
 
 
 def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
-    """Why a version's files, in order, are damaged; empty if they are not."""
+    """Why a checkpoint's files, in order, are damaged; empty if they are not."""
     try:
         if not trust:
             for row in rows:
@@ -101,23 +101,23 @@ def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
 
 
 def collect_garbage(
-    folder: str = arg("DIR", "A folder of versions."),
-    keep: int = opt(2, "Newest good versions of each job to keep.", "N"),
-    every: int = opt(0, "Also keep one version per so many steps.", "STEPS"),
-    best: list[int] = opt([], "Also keep this version; repeatable.", "VERSION"),
+    folder: str = arg("DIR", "A folder of checkpoints."),
+    keep: int = opt(2, "Newest good checkpoints of each job to keep.", "N"),
+    every: int = opt(0, "Also keep one checkpoint per so many steps.", "STEPS"),
+    best: list[int] = opt([], "Also keep this checkpoint; repeatable.", "VERSION"),
     job: str = JOB,
     parts: list[str] = opt(
         [], "Folder of another node, to prune its parts too; repeatable.", "DIR"
     ),
-    trust: bool = flag("--trust", "Do not verify the kept versions before removing others."),
+    trust: bool = flag("--trust", "Do not verify the kept checkpoints before removing others."),
     dry_run: bool = flag("--dry-run", "Show what would be removed."),
 ) -> None:
-    """Remove old versions, and leftovers of killed writers.
+    """Remove old checkpoints, and leftovers of killed writers.
 
-    Leftovers are removed after an hour. The newest version marked best is kept.
-    Damaged versions do not count as kept, and stay for inspection; one without a commit record is
-    removed when it would be outdated anyway. The parts of a version are kept or removed together;
-    where each node has its own folder, name the others with --parts.
+    Leftovers are removed after an hour. The newest checkpoint marked best is kept. Damaged
+    checkpoints do not count as kept, and stay for inspection; one without a manifest is removed
+    when it would be outdated anyway. The parts of a checkpoint are kept or removed together; where
+    each node has its own folder, name the others with --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
@@ -125,13 +125,14 @@ def collect_garbage(
     named = {f.path.resolve(): f for f in map(open_folder, [folder, *parts])}
     own, *others = named.values()
     rows = [row for row in own.found() if job in ("", row.job, part_of(row.job)[0])]
-    # Whole files in other folders are another node's backups: only parts belong to versions here.
+    # Whole files in other folders are another node's backups: only parts belong to checkpoints
+    # here.
     away = [row for other in others for row in other.found() if whole_job(row.job)]
     found = [*rows, *(row for row in away if job in ("", row.job, part_of(row.job)[0]))]
     there = sorted({row.version for row in found if row.problem != UNRECORDED}, reverse=True)
     for number in best:
         if number not in there:
-            raise RequestError("best", number, f"a version that is there: {there[:10]}")
+            raise RequestError("best", number, f"a checkpoint that is there: {there[:10]}")
     good = defaultdict[str, set[int]](set)
     old: list[Found] = []
     for whole, lone in versions_of(row for row in found if not row.problem):
@@ -145,7 +146,8 @@ def collect_garbage(
                 old += files
             for row in files:
                 good[row.job] |= stay
-        # Missing parts may still arrive, but not of versions older than the whole ones that stay.
+        # Missing parts may still arrive, but not of checkpoints older than the whole ones that
+        # stay.
         old += [r for r in lone if stay and r.version < min(stay) and r.version not in best]
     for row in (row for row in rows if row.problem):
         if row.problem == UNRECORDED and outdated(good[row.job], [row.version], keep, every):
@@ -170,7 +172,7 @@ def _choose(
 ) -> set[int]:
     good = set[int]()
     while True:
-        # All parts of a version have the same retention: the first stands for them.
+        # All parts of a checkpoint have the same retention: the first stands for them.
         manifests = [rows[0].manifest for rows in whole.values()]
         stay = kept_of([m for m in manifests if m is not None], keep, every)
         stay |= whole.keys() & set(best)

@@ -45,9 +45,9 @@ def list_jobs(output: Output = "table") -> None:
         note("no jobs yet; 'deepvm run job.yaml' starts one")
 
 
-@app.command(short_help="Show a job: machines, versions, money, the last events.")
+@app.command(short_help="Show a job: machines, checkpoints, money, the last events.")
 def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
-    """Show a job: its machines, versions, money and last events.
+    """Show a job: its machines, checkpoints, money and last events.
 
     For a job that has ended, the final document.
 
@@ -144,16 +144,17 @@ def fetch(
         raise CheckpointError("\n".join(results.problems))
 
 
-@app.command(short_help="Have a job save a version now.")
+@app.command(short_help="Have a job save a checkpoint now.")
 def save(name: str = NAME) -> None:
-    """Have a job save a version after its next step; training continues."""
+    """Have a job save a checkpoint after its next step; training continues."""
     _command(name, "save")
     note(
-        f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe"
+        f"{name} saves after its next step; 'deepvm jobs show {name}' says when the checkpoint"
+        " is safe"
     )
 
 
-@app.command(short_help="End a job after a version.")
+@app.command(short_help="End a job after a checkpoint.")
 def stop(name: str = NAME) -> None:
     """End a job: it saves a version, then its machines are released.
 
@@ -161,7 +162,8 @@ def stop(name: str = NAME) -> None:
     """
     _command(name, "stop")
     note(
-        f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume"
+        f"{name} saves a checkpoint and ends; 'deepvm jobs show {name}' says when, 'deepvm"
+        " jobs resume"
         f" {name}' continues it"
     )
 
@@ -178,7 +180,7 @@ def resume(
     yes: bool = run.YES,
     output: Output = "table",
 ) -> None:
-    """Continue a job from its newest version.
+    """Continue a job from its newest checkpoint.
 
     For a job that was stopped, has failed, or has lost its controller. Live machines are adopted,
     others replaced. They train the code that was submitted: for other code, start a new job.
@@ -240,7 +242,9 @@ class _InjectFlags:
     late: float = option(
         0.0, "Share whose notice comes at any moment of the grace period.", "X", kind=float
     )
-    silent: float = option(0.0, "Share that loses its link and lives on (netns).", "X", kind=float)
+    silent: float = option(
+        0.0, "Share that loses its link but keeps running (netns).", "X", kind=float
+    )
     rebalance: float = option(
         0.0, "Share to which a rebalance is recommended before.", "X", kind=float
     )

@@ -98,7 +98,7 @@ class _JobFlags:
     )
     no_resume_check: bool = option(
         False,
-        "Start a script on spot machines that cannot resume: it begins again when preempted.",
+        "Start a script on spot machines that cannot resume: it starts again when preempted.",
         None,
         "--no-resume-check",
     )
@@ -357,7 +357,7 @@ def continue_job(
     all_ranks: bool,
     yes: bool,
 ) -> None:
-    """Continue a job from its newest version. Raises RequestError: it is done."""
+    """Continue a job from its newest checkpoint. Raises RequestError: it is done."""
     from deepvm.jobs.head.remote import has_head
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.static_hosts import StaticHosts

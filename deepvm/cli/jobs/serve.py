@@ -24,7 +24,7 @@ def serve(
 ) -> None:
     """Show the jobs of this user in a browser, live, until Ctrl-C.
 
-    Prints the address, which contains the key: whoever has it sees all jobs.
+    Prints the address, which contains the key: anyone who has it sees all jobs.
 
     The pages are read-only.
 
@@ -43,7 +43,8 @@ def serve(
         note("Ctrl-C ends it; on another machine, forward the port: ssh -L PORT:127.0.0.1:PORT")
         if host not in ("127.0.0.1", "::1", "localhost"):
             warn(
-                "the pages are not encrypted: whoever can read this network sees them, and the key"
+                "the pages are not encrypted: anyone who can read this network sees them, and"
+                " the key"
             )
 
     over = threading.Event()

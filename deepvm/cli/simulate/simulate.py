@@ -43,7 +43,7 @@ def simulate(
     ),
     lives: str = opt(
         "",
-        "Lives of your own machines: history, or history:TYPE or history:TYPE/ZONE.",
+        "Lifetimes of your own machines: history, or history:TYPE or history:TYPE/ZONE.",
         "history[:TYPE]",
     ),
     deadline: str = opt("", "Finish by then, such as 150h, with on-demand VMs if need be.", "TIME"),

@@ -136,7 +136,7 @@ def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
     if sold and zone not in sold:
         raise RequestError("zone", zone, f"a zone that offers {kind.name}: {', '.join(sold)}")
     if not sold and not catalog.provenance.origins:
-        reason = f"does not fit catalog {catalog.name}, which does not tell zones apart"
+        reason = f"does not fit catalog {catalog.name}, which does not distinguish zones"
         raise OptionMismatchError("zone", zone, reason)
     if not sold and not cloud_of(catalog.name).may_be_zone(zone, catalog.region):
         raise RequestError("zone", zone, f"a zone of {catalog.region}, by its name or id")

@@ -32,7 +32,7 @@ def deadline(
     restart: str = opt("300s", "From the request for a VM until training continues.", "TIME"),
     save_every: str = opt("0", "Work between two saves; 0: continuous and free of cost.", "TIME"),
     save: str = opt("0", "How long a save blocks training.", "TIME"),
-    backup: str = opt("0", "From the end of the save until the version is durable.", "TIME"),
+    backup: str = opt("0", "From the end of the save until the checkpoint is durable.", "TIME"),
     nodes: int | None = NODES,
     starts: int = opt(50, "Job starts, spread over each trace.", "N"),
     foresight: bool = flag(

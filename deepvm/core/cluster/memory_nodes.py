@@ -1,7 +1,7 @@
 """Which VMs can hold checkpoints, and how many senders a memory node takes.
 
 Memory: eq. 6 as DeepVM prints it, each node alone; or with what a real VM keeps for itself, and
-with nodes that share each version, as the runtime does (``tcp://a,b``). Network: n_sat (DeepVM
+with nodes that share each checkpoint, as the runtime does (``tcp://a,b``). Network: n_sat (DeepVM
 III-C2, Table V).
 """
 
@@ -36,11 +36,11 @@ NODE_BYTES = 300_000_000
 SOCKET_PERCENT = 10
 
 
-MOST_PARTS = 64  # Memory nodes that one version is split over, at most
+MOST_PARTS = 64  # Memory nodes that one checkpoint is split over, at most
 
-# What a part of a version has besides its bytes. The parts are equal but for one byte. Each has the
-# layout of the whole version, a digest of each rank and 3 kB around them, and starts at a page.
-# Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;
+# What a part of a checkpoint has besides its bytes. The parts are equal but for one byte. Each has
+# the layout of the whole checkpoint, a digest of each rank and 3 kB around them, and starts at a
+# page. Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;
 # computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB of 256.
 PART_BYTES = 16_000_000
 
@@ -109,7 +109,7 @@ class MemoryNodeRule:
     # Use the sustained bandwidth where known, not a peak of some minutes; n_sat falls below a table
     sustained: bool = False
     current: bool = False  # a previous generation must be asked for
-    # Nodes hold a version together, in up to MOST_PARTS equal parts; else each all of it (eq. 6)
+    # Nodes hold a checkpoint together, in up to MOST_PARTS equal parts; else each all of it (eq. 6)
     shared: bool = False
 
     @property

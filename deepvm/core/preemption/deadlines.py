@@ -16,7 +16,7 @@ is never late, even if no spot VM ever runs.
 
 **Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot
 VM that the safety net would stop before that is wasted money. So a job that is not on spot goes to
-on-demand as soon as ``spare <= horizon + restart + version``: for versions that cost no time and
+on-demand as soon as ``spare <= horizon + restart + version``: for checkpoints that cost no time and
 decisions at any time this is ``left <= work + 2 restart``, the 2d of the paper.
 
 Policies are frozen dataclasses without memory; the facts are numbers, or arrays over many runs of

@@ -26,7 +26,7 @@ def truncated_mean(rate: FloatArray, most: FloatArray, end: FloatArray) -> Float
 
 
 def remaining(span: Span, head: FloatArray) -> FloatArray:
-    """What is left on average of a latency that began ``head`` seconds earlier, seconds."""
+    """What is left on average of a latency that started ``head`` seconds earlier, seconds."""
     width = max(span.high - span.low, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
     return inside**2 / (2 * width) + np.maximum(span.low - head, 0.0)
@@ -96,8 +96,8 @@ def attempt(
 ) -> tuple[FloatArray, FloatArray]:
     """Probability that a lifetime ends before training starts, and the time until either.
 
-    The newest VM's notice comes g before the end of its life, which began with the request; the
-    others, n-1 of n, are older than g, and their notices come at the same rate at any time.
+    The newest VM's notice comes g before the end of its lifetime, which started with the request;
+    the others, n-1 of n, are older than g, and their notices come at the same rate at any time.
 
     ``grace``: g. ``newest``: its share in the preemptions. ``needed``: allocation and preparation.
     ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an
@@ -108,7 +108,7 @@ def attempt(
     if step is None:
         first = np.exp(-rate * grace) * waited
         others = waited
-    else:  # after a step and an emergency save, or at the end of the life
+    else:  # after a step and an emergency save, or at the end of the lifetime
         late = np.maximum(needed + step - grace, 0.0)
         first = truncated_mean(rate, needed + step, needed + grace)
         others = truncated_mean(rate, late, needed) - np.expm1(-rate * needed) * grace
@@ -121,7 +121,7 @@ def attempt(
 def lost_age(rate: FloatArray, delay: FloatArray, segment: FloatArray) -> FloatArray:
     """E[min(life, age)] of an exponential life and the age of the newest durable version, seconds.
 
-    The age is the delay until a version is durable and a uniform part of a segment.
+    The age is the delay until a checkpoint is durable and a uniform part of a segment.
     """
     none = -np.expm1(-rate * segment)
     return -np.expm1(-rate * delay) / rate + np.exp(-rate * delay) * (
@@ -130,9 +130,9 @@ def lost_age(rate: FloatArray, delay: FloatArray, segment: FloatArray) -> FloatA
 
 
 def overtaken(width: float, segment: FloatArray) -> FloatArray:
-    """How much sooner than its own mean delay a version or a newer one is durable, seconds.
+    """How much sooner than its own mean delay a checkpoint or a newer one is durable, seconds.
 
-    A version of age t, less the least delay, is not durable with the probability 1 - t/width; of
+    A checkpoint of age t, less the least delay, is not durable with the probability 1 - t/width; of
     all up to the age v + k segments none is with the product of these, v being uniform.
     """
     sooner_s = np.zeros(segment.shape)

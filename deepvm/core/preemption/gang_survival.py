@@ -5,11 +5,11 @@ with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. A reque
 random moment falls into the middle of a spell of availability, and into long spells more often than
 into short ones (renewal theory: the residual life): the rest outlasts t with the probability ``(1 +
 r sqrt(t)) exp(-r sqrt(t))``. Little is known of the rate r before anything is seen: it has a Gamma
-prior, learnt from public traces. VMs that were seen teach by Bayes: one that came after a wait has
+prior, learned from public traces. VMs that were seen teach by Bayes: one that came after a wait has
 lived from the beginning of its spell, and multiplies the density of r by ``r^e exp(-r sqrt(t))``, e
-being 1 if a preemption ended it and 0 if its life is censored; one that came at once is a rest,
+being 1 if a preemption ended it and 0 if its lifetime is censored; one that came at once is a rest,
 with ``r^2 exp(-r sqrt(t))`` if it was ended, else ``(1 + r sqrt(t)) exp(-r sqrt(t))``. Counted as
-the former, rests would promise twice the life or more.
+the former, rests would promise twice the lifetime or more.
 
 **Several.** VMs of one type and zone go together, so losses are not binomial but Beta-binomial
 (Skellam 1948): with the share p that is lost and the correlation c within a pool, ``p = a / (a +
@@ -66,7 +66,8 @@ class LossRate:
     def of_band(self, band: int | None) -> LossRate:
         """Adjust this belief, that of the worst band (as for unknown types), to a given band.
 
-        The mean life is taken to be inversely proportional to the band's rate, and r to the root of
+        The mean lifetime is taken to be inversely proportional to the band's rate, and r to the
+        root of
         that: assumed, not measured.
         """
         chosen = _WORST if band is None else band

@@ -52,7 +52,7 @@ class Job:
     steps: int
     step_s: Span
     name: str = "job"
-    save_s: Span = ZERO  # writing a version
+    save_s: Span = ZERO  # writing a checkpoint
     backup_s: Span = ZERO  # from then until it is durable, in the background
     allocation_s: Span = ZERO  # from the request for a VM until it runs
     preparation_s: Span = ZERO  # from then until training resumes
@@ -64,8 +64,8 @@ class Job:
     on_demand_usd_per_hour: float = 0.0
     market: Market = Market.SPOT
     missed_notice_rate: float = 0.0  # of preemptions without a notice
-    stall_s: Span | None = None  # for a version that is not urgent; None: for save_s
-    memory_node_s: Span | None = None  # pushing a version there, where it is durable at once
+    stall_s: Span | None = None  # for a checkpoint that is not urgent; None: for save_s
+    memory_node_s: Span | None = None  # pushing a checkpoint there, where it is durable at once
     warm_preparation_s: Span | None = None  # of a replacement; None: as the first
     proactive_replacement: bool = False  # a replacement is requested when the notice arrives
     vms: int = 1
@@ -74,12 +74,12 @@ class Job:
 
     @property
     def durable_s(self) -> Span:
-        """From the end of writing a version until it is durable."""
+        """From the end of writing a checkpoint until it is durable."""
         return self.memory_node_s or self.backup_s
 
     @property
     def blocked_s(self) -> Span:
-        """How long training stalls for a version that is not urgent."""
+        """How long training stalls for a checkpoint that is not urgent."""
         return self.stall_s or self.save_s
 
     @property

@@ -4,7 +4,7 @@ The model is the simulator's (docs/internals/guide/simulate.md): lifetimes are e
 mean ``mttp_s``, counted from the request, so a cluster that needs all its n spot VMs is interrupted
 at the rate L = n / mttp_s at any time. Write R for allocation and preparation, k for the
 steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
-for the time from the end of the stall until the version is durable.
+for the time from the end of the stall until the checkpoint is durable.
 
 **Random latencies.** To get through a latency x that is drawn again in each attempt takes ``(1/f -
 1)/L`` on average, with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a
@@ -12,7 +12,7 @@ little below its mean, and everything below is as if latencies were constants. F
 m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
 
 **Without emergency saves** (static, young, daly, exact; thesis and adaptive when none fits). The
-first version is durable R + d + tau after the request, if the VM lives so long, which takes
+first checkpoint is durable R + d + tau after the request, if the VM lives so long, which takes
 ``(exp(L (R + d + tau)) - 1)/L`` on average (Daly 2006, the argument of eq. 13). When version i is
 durable and the VM is still there, version i+1 is durable tau later; if the VM goes before, all of R
 + d + tau starts again:
@@ -20,41 +20,41 @@ durable and the VM is still there, version i+1 is durable tau later; if the VM g
     E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) -
     1)/L
 
-which is eq. 13 with R + d instead of R: the delay of a backup acts like a longer restart. The
-job ends when its last step ends, durable or not. With m versions that are durable before that, and
-a tail of work after the last of them became durable, the same argument gives E_next with the tail
+which is eq. 13 with R + d instead of R: the delay of a backup acts like a longer restart. The job
+ends when its last step ends, durable or not. With m checkpoints that are durable before that, and a
+tail of work after the last of them became durable, the same argument gives E_next with the tail
 instead of tau. Altogether, R' being the first start,
 
     T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) -
     1) + exp(L tail) - 1)
 
 and L T preemptions, because every second counts. This is exact but for the drawing of d, which is
-small. With proactive replacement R is a mixture: with a notice the replacement's allocation began
+small. With proactive replacement R is a mixture: with a notice the replacement's allocation started
 the grace period earlier.
 
 **With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too
 late, or a save that was not done in time. A good one is known the grace period g ahead. So training
-starts if the life exceeds R + g (good) or R (bad), with the probability p together, and S = (R p +
-E[life; no training])/p passes on average from a request to training. Training is then stopped at
-the rate L, by a notice or without one. In H seconds of it, L H times:
+starts if the lifetime exceeds R + g (good) or R (bad), with the probability p together, and S = (R
+p + E[life; no training])/p passes on average from a request to training. Training is then stopped
+at the rate L, by a notice or without one. In H seconds of it, L H times:
 
     work needed = H (working share) + L H (good share r - bad share l)
 
 r is the rest of the step that is finished after a notice, half a step; l the work that is lost
 badly, which is the work of an exponential life, (1 - exp(-L k s))/(L (1 - exp(-L tau))), less the
-work of its durable versions, k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's saves
-are left, which stand at any phase of a life, l is E min(life, age of the newest durable version),
-that age being uniform over a segment, plus d. Then
+work of its durable checkpoints, k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's
+saves are left, which stand at any phase of a lifetime, l is E min(life, age of the newest durable
+version), that age being uniform over a segment, plus d. Then
 
     T = S' + H + L H (S + good share (rest of the step or stall, + emergency save))
 
 with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before
-training starts is counted as a life without work, which loses at most one step.
+training starts is counted as a lifetime without work, which loses at most one step.
 
-What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean
-course; ``hazard`` as ``adaptive``, since on exponential lifetimes its hazard settles at 1/mttp; and
-in a cluster each machine interrupts for itself, though those that are noticed when another is gone
-go with it, so T comes out up to 2 % too long.
+What is approximated: the learned mean lifetime is taken as known, the learned missed rate as its
+mean course; ``hazard`` as ``adaptive``, since on exponential lifetimes its hazard settles at
+1/mttp; and in a cluster each machine interrupts for itself, though those that are noticed when
+another is gone go with it, so T comes out up to 2 % too long.
 
 **Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are
 within 8 % (tests/core/preemption/test_makespan.py). That needs exponential lifetimes of one mean,
@@ -78,7 +78,7 @@ MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for th
 MOST_COARSE = 0.01
 # Of the training time: lost work, where luck decides whether an emergency save is in time
 MOST_BY_LUCK = 0.1
-# Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a
+# Of the time: the average effect of the usual error in the learned mean lifetime. Long saves of a
 # short job exceed it: a few short lifetimes make it save more often than foreseen.
 MOST_DOUBT = 0.01
 MOST_STRETCH = 20.0  # times the undisturbed time; above that a job counts as never ending
@@ -230,7 +230,7 @@ class _ClosedForm:
         segments = [(length * self.step + self.stall, count) for length, count in counted]
         usual, number = segments[0]
         delay = self._delay(usual)
-        # The newest versions may not be durable when the last step ends: they are of no use.
+        # The newest checkpoints may not be durable when the last step ends: they are of no use.
         tail = np.asarray(rest * self.step - delay, dtype=float)
         idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
         segments[0] = (usual, number - idle)
@@ -279,7 +279,7 @@ class _ClosedForm:
         grace = job.grace_s.mean
         urgent = job.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
-        # Of the lives that come to training, those with a notice are rarer: they had to live g
+        # Of the lifetimes that come to training, those with a notice are rarer: they had to live g
         # longer. In a cluster a notice is of no use if another VM goes without one meanwhile.
         share = 1 / self.vms
         covered = (1 - unlucky) * np.exp(-rate * unlucky * grace)

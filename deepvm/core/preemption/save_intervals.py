@@ -1,7 +1,7 @@
 """How much work to do between two saves: closed forms.
 
 Arguments and results are seconds: numbers, or arrays over many runs of the same shape. ``save_s``
-is how long training stalls for one version (the thesis's and Daly's delta), ``mttp_s`` the mean
+is how long training stalls for one checkpoint (the thesis's and Daly's delta), ``mttp_s`` the mean
 time to preemption M; the interval is the working time from the end of one save to the start of
 the next (Daly's tau).
 

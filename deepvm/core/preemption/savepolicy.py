@@ -1,7 +1,7 @@
 """When to save: policies decide; the training job and the simulator act.
 
 Policies have no clock and no memory: times are monotonic seconds of the caller's clock, and what is
-learnt while training (:mod:`deepvm.core.preemption.preemption_estimators`) comes in as facts.
+learned while training (:mod:`deepvm.core.preemption.preemption_estimators`) comes in as facts.
 
 Saves happen between steps, so intervals are rounded to whole steps, by one rule for the running
 job, the simulator, the replay of traces and the closed form (:func:`whole_steps`): an optimal
@@ -39,9 +39,9 @@ OVERHEAD = 0.03
 
 @dataclass(frozen=True)
 class SaveFacts:
-    """What is known of versions and preemptions: numbers, or arrays over many simulated runs."""
+    """What is known of checkpoints and preemptions: numbers, or arrays over many simulated runs."""
 
-    save_s: Number = 0.0  # how long training stalls for a version
+    save_s: Number = 0.0  # how long training stalls for a checkpoint
     backup_s: Number = 0.0  # from then until it is durable
     step_s: Number = 0.0
     emergency_s: Number = 0.0  # from the end of a step until an emergency save is safe
@@ -79,7 +79,7 @@ class SavePolicy:
     """Decides whether to save the state after a step; by default it never does."""
 
     has_interval: ClassVar[bool] = False  # saves are interval_s apart
-    shows_cost_first: ClassVar[bool] = False  # it saves at once, to learn what a version costs
+    shows_cost_first: ClassVar[bool] = False  # it saves at once, to learn what a checkpoint costs
     acts_on_notices: ClassVar[bool] = False  # it saves then, if an emergency save fits
     holds_on_demand: ClassVar[bool] = False  # the interval holds where nothing is preempted
     by_age: ClassVar[bool] = False  # the interval depends on the age of the machine
@@ -174,7 +174,7 @@ class EverySeconds(SavePolicy):
 
 
 class _Weighing(SavePolicy):
-    """Weighs the cost of a version against the cost of a preemption."""
+    """Weighs the cost of a checkpoint against the cost of a preemption."""
 
     has_interval: ClassVar[bool] = True
     shows_cost_first: ClassVar[bool] = True
@@ -198,7 +198,7 @@ class Auto(_Weighing):
         return maximum(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
     def least_s(self, facts: SaveFacts) -> Number:
-        """The budget, and the version in flight."""
+        """The budget, and the checkpoint in flight."""
         return maximum(facts.save_s / self.overhead, facts.backup_s)
 
 

@@ -452,7 +452,7 @@ class Agent(TrainerRequests):
         else:
             wanted = plan.policy.saves
         if wanted and not self._reporter.is_heard(pending.report):
-            log.warning("the controller does not get it: the ranks save by themselves")
+            log.warning("the controller does not get it: the ranks save without it")
             board.request(pending.reason, int(pending.limit_s * 1000))
 
     def _check_group(self, board: Board) -> None:

@@ -305,7 +305,7 @@ class Backups:
                     if kept.ranks > 1:
                         store.set_aside(kept, epoch)
                         raise CheckpointError(
-                            f"{error}; the backup of step {kept.step} is set aside: start again,"
+                            f"{error}; the backup of step {kept.step} is quarantined: start again,"
                             " from an older one"
                         ) from None
                     log.warning("the backup %s of %s is skipped: %s", kept.name, store.url, error)

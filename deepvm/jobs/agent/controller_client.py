@@ -51,7 +51,7 @@ class DesiredState:
     schedule: JsonDict | None = None
     mttp_s: float | None = None  # Mean time until a machine of the generation is preempted
     missed_rate: float = 0.0  # How often that comes without a notice
-    save_s: float = 0.0  # These two: what the newest version has cost, see SaveFacts
+    save_s: float = 0.0  # These two: what the newest checkpoint has cost, see SaveFacts
     took_s: float = 0.0
 
     @classmethod

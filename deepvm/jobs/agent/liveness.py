@@ -24,7 +24,7 @@ class Progress:
         self.longest_s: float | None = None  # The longest time between two steps
 
     def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
-        """Note the local ranks' steps; ``waits_for``: a version, after a step only the first."""
+        """Note the local ranks' steps; ``waits_for``: a checkpoint, after a step only the first."""
         now_s = self._clock()
         if steps != self._steps and any(steps):
             if self.longest_s is None:

@@ -171,7 +171,7 @@ class GcpNotices:
 
     def _get(self, name: str) -> str:
         found = _request(self._base + name, {"Metadata-Flavor": "Google"})
-        if found.flavor != "Google":  # whoever else answers under this name must not be believed
+        if found.flavor != "Google":  # anyone who else answers under this name must not be believed
             raise MetadataError(
                 f"{self._base}{name} is not answered by Google: it lacks the header Metadata-Flavor"
             )

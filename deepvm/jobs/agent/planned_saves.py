@@ -7,11 +7,12 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
 from deepvm.io.agent_board import Board, Flag, RankFlag, SaveReason
 
-# So many steps after it is due a version starts, at the latest, if the trainers save at all
+# So many steps after it is due a checkpoint starts, at the latest, if the trainers save at all
 _START_STEPS = 3
 # Who does not save, or cannot, is asked less and less often, but at least once in 192 steps
 _MOST_DOUBLED = 6
-# For how long the first version is waited for before another one is to show what versions cost
+# For how long the first checkpoint is waited for before another one is to show what checkpoints
+# cost
 _UNREPORTED_S = 600.0
 
 
@@ -30,13 +31,13 @@ class PlannedSaves:
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
         self.policy = policy
-        self.facts = SaveFacts(grace_s=grace_s)  # What versions cost here
+        self.facts = SaveFacts(grace_s=grace_s)  # What checkpoints cost here
         self._board: Board | None = None
         # The newest started checkpoint and its time; when trainers last reported a result
         self._last, self._reported_s = (0, time.monotonic()), 0.0
         self._step = self._version = 0
         self.safe: int | None = None  # The newest safe step; None: unknown, as without rank 0 here
-        self._vain = 0  # How often trainers were asked since the last version that came
+        self._vain = 0  # How often trainers were asked since the last checkpoint that came
 
     @property
     def last_step(self) -> int:

@@ -69,7 +69,7 @@ class Preparation:
         self._setup: Process | None = None
         self._took_s: dict[str, float] = {}
         self.loads_s = 0.0  # Since when trainers load
-        # Whether trainers could begin once, and the controller learns how long it took
+        # Whether trainers could start once, and the controller learns how long it took
         self.over = False
         self.doing = "fetches the code"  # How far it is
         # Without a controller for so long the machine ends

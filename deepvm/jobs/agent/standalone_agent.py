@@ -156,7 +156,7 @@ class StandaloneAgent(TrainerRequests):
         return [rank for rank in range(MOST_RANKS) if self._board.of_rank(rank, RankFlag.STEP)]
 
     def _safe(self) -> bool:
-        """Whether all ranks here hold after a version that is where it should be."""
+        """Whether all ranks here hold after a checkpoint that is where it should be."""
         return not self._backups.under_way and all(
             self._board.of_rank(rank, RankFlag.HELD) for rank in self._ranks()
         )

@@ -227,7 +227,7 @@ class Trainers:
 
     @property
     def warm(self) -> bool:
-        """Whether trainers can begin at once, as far as this command allows it."""
+        """Whether trainers can start at once, as far as this command allows it."""
         if not self._can_warm or self._cannot_wait:
             return True
         with self._lock:

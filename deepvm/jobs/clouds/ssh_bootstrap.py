@@ -15,7 +15,7 @@ OLDEST = (3, 10)
 
 def main() -> None:
     """Obey one order."""
-    # A folder of that name where a login begins, such as a clone, is not what was installed.
+    # A folder of that name where a login starts, such as a clone, is not what was installed.
     sys.path = [path for path in sys.path if path]
     with open(0, "rb", closefd=False) as given:
         order = json.loads(given.readline())

@@ -487,7 +487,7 @@ class Controller:
             self._stop = "stopped by the user"
         elif kind == "save":
             if why := why_not_saved(self.world):
-                return {"error": f"no version is asked for: {why}"}
+                return {"error": f"no checkpoint is asked for: {why}"}
             self.feed(d.SaveNow())
         elif kind == "inject":
             if not self._cloud.can_preempt:

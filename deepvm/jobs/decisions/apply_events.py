@@ -149,14 +149,14 @@ def _prepared(world: JobState, event: d.Heartbeat) -> JobState:
 
 
 def why_not_saved(world: JobState) -> str:
-    """Why no version can be asked for now; empty if one can."""
+    """Why no checkpoint can be asked for now; empty if one can."""
     if world.job.over or world.ending:
         return "the job is ending"
     if not world.formed:
         return "nothing is being trained now"
     if world.save is None:
         return ""
-    return "a version is being saved already"
+    return "a checkpoint is being saved already"
 
 
 def _failed(world: JobState, machine: MachineRecord, event: d.Failed) -> JobState:

@@ -151,7 +151,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Safe:
-    """A version of a generation survives the loss of its machines."""
+    """A checkpoint of a generation survives the loss of its machines."""
 
     generation: int
     version: int
@@ -182,7 +182,7 @@ class CheckpointOnAnchorOnly:
 
 @dataclass(frozen=True)
 class Unsaved:
-    """A version will not come."""
+    """A checkpoint will not come."""
 
     generation: int
     why: str
@@ -199,7 +199,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class SaveNow:
-    """The user wants a version; training continues."""
+    """The user wants a checkpoint; training continues."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Hung training, and machines that wait too long: for others, or for a checkpoint.
 
-A printed line is a sign of life until a generation says from which version it continues, as loading
-may take long, and after its last step; in between what hangs may still print.
+A printed line is a sign of life until a generation says from which checkpoint it continues, as
+loading may take long, and after its last step; in between what hangs may still print.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState
 
 
 def restored(world: JobState) -> JobState:
-    """Apply that the generation has reported from which version it continues."""
+    """Apply that the generation has reported from which checkpoint it continues."""
     return replace(world, pulse=replace(world.pulse, restored=True))
 
 
@@ -78,7 +78,7 @@ def is_hung(world: JobState) -> bool:
     """Whether the generation gave no sign of life for too long, with no other explanation."""
     since_s = world.pulse.since_s
     limit = limit_s(world)
-    # A job that ends waits for its last version, and failed trainers are judged by that
+    # A job that ends waits for its last checkpoint, and failed trainers are judged by that
     if not world.formed or world.job.over or world.ending or any(world.exits.values()):
         return False
     return since_s is not None and limit is not None and world.now_s - since_s >= limit
@@ -106,7 +106,7 @@ def _why(world: JobState) -> str:
         if pulse.restored:
             what = "no step"
         return (
-            f"the training does not begin on {where}: {what} in {took}, since {since}"
+            f"the training does not start on {where}: {what} in {took}, since {since}"
             f" ({START_TIMEOUT})"
         )
     since = f"since step {world.reached} at {since}"
@@ -119,7 +119,7 @@ def _named(machines: Sequence[str]) -> str:
 
 
 def timed(world: JobState) -> JobState:
-    """With the clock running (nothing trains, a newcomer waits), standing (one prepares), or 0."""
+    """With a running clock (idle, a new machine waits), a stopped one (it prepares), or 0."""
     if world.formed and not _newcomers(world):
         return replace(world, idle_s=None, idled_s=0.0)
     if not world.formed and any(_doing(world, m) for m in _coming(world)):
@@ -130,7 +130,7 @@ def timed(world: JobState) -> JobState:
 
 
 def waited_s(world: JobState) -> float:
-    """For how long nothing was trained, or newcomers have waited."""
+    """For how long nothing was trained, or new machines have waited."""
     return world.idled_s + (0.0 if world.idle_s is None else world.now_s - world.idle_s)
 
 
@@ -163,7 +163,7 @@ def let_go(world: JobState) -> JobState:
 
 
 def is_in_vain(world: JobState, role: Role) -> bool:
-    """Whether a newcomer could not join: checkpoints fail, and training needs no other."""
+    """Whether a new machine could not join: checkpoints fail, and training needs no other."""
     if not world.formed:
         return False
     if any(m.state is not Machine.MEMBER for m in world.crew):

@@ -60,14 +60,14 @@ class PlannedPreemption:
     life_s: float
     grace_s: float | None  # None: without a notice
     silent: bool = False  # it loses its link instead of being preempted
-    recommended_s: float = math.inf  # when a rebalance is recommended, counted as the life
+    recommended_s: float = math.inf  # when a rebalance is recommended, counted as the lifetime
 
 
 @lru_cache(maxsize=4096)  # it is asked again each tick
 def planned_preemption(injection: Injection, number: int) -> PlannedPreemption | None:
     """That of the machine of this number, from 1, the same whenever it is asked; None: it stays."""
     rng = random.Random(injection.seed)
-    for _ in range(number):  # machines draw one after the other: a life, and its end
+    for _ in range(number):  # machines draw one after the other: a lifetime, and its end
         unit = rng.expovariate(1.0)
         end = rng.random()
     if injection.mttp_s is not None:

@@ -4,7 +4,7 @@ Every event is written to the history before the acts that follow from it, so a 
 killed knows as much as the one before. Rules:
 
 - one generation at a time: a change of membership makes a new one, older numbers are refused;
-- a machine that is noticed, or one that comes, waits for a version; one that is gone does not;
+- a machine that is noticed, or one that comes, waits for a checkpoint; one that is gone does not;
 - replacements are asked for at a notice, and after a confirmed loss;
 - what is not needed is released, and what is requested has its record first.
 """
@@ -37,7 +37,7 @@ _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 _KILLED = 137
 _MOST_KILLED = 3
 _MORE_TRIES = 2  # Machines that may fail in a row, besides as many as are started at once
-# How the reasons begin for which money, time and broken machines end a job
+# How the reasons start for which money, time and broken machines end a job
 BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
 _RESIZE_AGAIN_S = 60.0  # Training loses steps by each try, and no machine is about to go
 _SPARE_S = 60.0
@@ -48,7 +48,7 @@ class Decisions:
     """An agent's desired state: the answer to each heartbeat, so none is lost with a controller."""
 
     shutdown: bool = False
-    serve: bool = False  # keep versions in memory
+    serve: bool = False  # keep checkpoints in memory
     generation: int = 0  # what to run there, 0 for nothing; anything older is killed
     members: tuple[str, ...] = ()
     # Save the same step on all ranks, and hold until the next orders, or until its limit
@@ -180,7 +180,7 @@ def _hung(world: JobState) -> JobState:
 
 
 def _limited(world: JobState) -> JobState:
-    """Money and time: stop at the last moment at which a version still fits."""
+    """Money and time: stop at the last moment at which a checkpoint still fits."""
     terms = world.terms
     if world.ending or world.job.over:
         return world
@@ -244,7 +244,7 @@ def _saved_first(world: JobState) -> JobState:
 
 
 def _wanted_save(world: JobState) -> tuple[Reason, float] | None:
-    """Why training is to hold for a version, and until when that is of use; None: it is not."""
+    """Why training is to hold for a checkpoint, and until when that is of use; None: it is not."""
     taken = [m.taken_s for m in world.crew if m.state is Machine.NOTICED]
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
@@ -328,7 +328,7 @@ def _has_spares(world: JobState) -> bool:
 
 
 def _next_members(world: JobState) -> tuple[str, ...]:
-    """This generation's machines in their order, then newcomers; or as many of a new market."""
+    """This generation's machines in their order, then new machines; or as many of a new market."""
     able = list(world.of(Role.TRAINER, Machine.MEMBER))
     fit = [m for m in able if markets.fits(world, m)]
     least = max(world.terms.least, len(world.members))
@@ -453,7 +453,7 @@ def _gathered(world: JobState, members: tuple[str, ...]) -> bool:
 
 
 def _ended(world: JobState) -> _Step:
-    """The end: with a version, if one can be had; then nothing is left running."""
+    """The end: with a checkpoint, if one can be had; then nothing is left running."""
     if world.ending and not world.job.over:
         save = world.save
         limit_s = markets.wait_until_s(world)
@@ -478,7 +478,7 @@ def _wanted(world: JobState) -> _Step:
     """Request what is missing if a pool may have it; release surplus and given-up machines."""
     if world.job.over or world.ending:
         return world, []
-    # Anchors keep versions, also while nothing is trained; others that go have nothing to give
+    # Anchors keep checkpoints, also while nothing is trained; others that go have nothing to give
     needed = {*world.anchors, *(world.members if world.formed else ())}
     noticed = [m for role in Role for m in world.of(role, Machine.NOTICED) if m.id not in needed]
     world, acts = _released(world, noticed)

@@ -18,7 +18,7 @@ else:
 class Machine(Enum):
     """A machine, from the request for one to the end of its bill."""
 
-    INTENT = "intent"  # the request is written down; the cloud may not have heard of it
+    INTENT = "intent"  # the request is written down; the cloud may not have known of it
     BOOTING = "booting"  # the cloud has it
     WARMING = "warming"  # its agent sends heartbeats, its trainers load
     MEMBER = "member"  # it can train
@@ -63,7 +63,7 @@ class Job(Enum):
     PENDING = "pending"  # nothing has run yet
     FORMING = "forming"  # the generation waits for machines, or for its trainers
     RUNNING = "running"
-    SAVING = "saving"  # the next generation, or the end, waits for a version
+    SAVING = "saving"  # the next generation, or the end, waits for a checkpoint
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -78,12 +78,12 @@ class JobEvent(Enum):
 
     FORM = "form"  # there are machines for a generation: the first, or the next
     STARTED = "started"  # its trainers run
-    SAVE = "save"  # a version is wanted before something else: a notice, a newcomer, the end
-    GO_ON = "go-on"  # that version will not come, or nothing waits for it any more
+    SAVE = "save"  # a checkpoint is wanted before something else: a notice, a new machine, the end
+    GO_ON = "go-on"  # that checkpoint will not come, or nothing waits for it any more
     BROKEN = "broken"  # its trainers must start again: a member is gone, they have failed, or hang
     TRAINED = "trained"  # all trainers ended well
     CRASHED = "crashed"  # trainers failed, or hang, again and again, and no machine is to blame
-    STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be
+    STOP = "stop"  # money, time or the user end it; a checkpoint is safe, or cannot be
 
 
 _S = TypeVar("_S", bound=Enum)

@@ -18,11 +18,11 @@ class Role(Enum):
     """What a machine is for."""
 
     TRAINER = "trainer"
-    ANCHOR = "anchor"  # it keeps versions in its memory
+    ANCHOR = "anchor"  # it keeps checkpoints in its memory
 
 
 class Reason(Enum):
-    """Why a version is wanted."""
+    """Why a checkpoint is wanted."""
 
     EMERGENCY = "emergency"  # a machine goes
     INSURANCE = "insurance"  # by the policy
@@ -140,7 +140,7 @@ class GenerationProgress:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`)."""
 
     since_s: float | None = None  # of the newest
-    restored: bool = False  # whether it has reported from which version it continues
+    restored: bool = False  # whether it has reported from which checkpoint it continues
     stepped: bool = False
     longest_s: float = 0.0  # between two steps of the job
     hangs: int = 0  # how often training restarted because it hung, since the safe ``version``
@@ -163,15 +163,15 @@ class JobLimits:
     start_s: float = 900.0  # a machine that gets no further for so long, and is no member, goes
     absent_s: float = 60.0  # until the cloud's list counts
     gather_s: float = 10.0  # how long the first generation waits for more than the fewest
-    save_s: float = 600.0  # how long a version may take that no notice limits
+    save_s: float = 600.0  # how long a checkpoint may take that no notice limits
     cool_s: float = 30.0  # how long a pool that refused is left alone; twice as long each time
-    hold_s: float = 600.0  # how long machines wait for others, or for a version
+    hold_s: float = 600.0  # how long machines wait for others, or for a checkpoint
     give_up_s: float = 3600.0  # if nothing can be trained for so long, no machines are to be had
     # Without a sign of life, to a generation's first step and between steps; None: without end
     start_timeout_s: float | None = 1800.0
     step_timeout_s: float | None = 1800.0
     policy: SavePolicy = field(default_factory=Adaptive)  # decides on emergency saves
-    anchor: Pools = ()  # of the machines that keep versions, the best first
+    anchor: Pools = ()  # of the machines that keep checkpoints, the best first
     anchors: int = 0
     steady: Pools = ()  # of the machines that must be bought on demand
     steadies: int = 0
@@ -190,7 +190,7 @@ class JobLimits:
 
 @dataclass(frozen=True)
 class Save:
-    """A version that something waits for: why, and until when."""
+    """A checkpoint that something waits for: why, and until when."""
 
     reason: Reason
     asked_s: float
@@ -243,7 +243,7 @@ class JobState:
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)  # as requested
     generation: int = 0  # the newest; 0 before the first
     members: tuple[str, ...] = ()  # its machines, in the order of their ranks
-    anchors: tuple[str, ...] = ()  # those that keep its versions, in the order of their parts
+    anchors: tuple[str, ...] = ()  # those that keep its checkpoints, in the order of their parts
     formed: bool = False  # whether its trainers were ordered to start, and not to stop since
     started: frozenset[str] = frozenset()  # where they run
     exits: Mapping[str, int] = field(default_factory=dict)  # worst code, where all have ended
@@ -252,7 +252,7 @@ class JobState:
     crashes: int = 0  # how often they have without getting further
     save: Save | None = None
     unsaved_s: float | None = None  # when an awaited version did not come; None: one has since
-    # Reasons of versions that count as failed, of which trainers may still report why
+    # Reasons of checkpoints that count as failed, of which trainers may still report why
     given_up: frozenset[Reason] = frozenset()
     version: int = 0  # the newest that is safe
     lasts: int = 0  # the newest that is known to survive the loss of the anchors, too
@@ -261,7 +261,7 @@ class JobState:
     alone: str = ""  # why the newest will not get there
     reached: int = 0  # the last known step of this generation
     reached_s: float | None = None  # when it was; None where training stands still, or if unknown
-    # The last step before this generation, until it is known from which version that continues
+    # The last step before this generation, until it is known from which checkpoint that continues
     peak: int | None = None
     pools: Pools = ()  # where machines are asked for, the best first at submission
     priors: Mapping[Pool, PoolRecord] = field(default_factory=dict)  # what was known of them then
@@ -367,7 +367,7 @@ class JobState:
         return replace(self, ending=reason, ending_s=self.now_s)
 
     def has_waited(self, pause_s: float) -> bool:
-        """Whether a version may be asked for: after a pause where the last one did not come."""
+        """Whether a checkpoint may be asked for: after a pause where the last one did not come."""
         return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:

@@ -125,7 +125,7 @@ class StateReplicator:
         usd = cloud.head_usd_per_hour()
         known = {head.name: head for head in world.heads}
         own = known.pop(mine, Head(mine, usd, time.time()))
-        # Those that were lost before their controllers began have cost something, too.
+        # Those that were lost before their controllers started have cost something, too.
         unheard = [name for name in lives.ended if name not in known and name != mine]
         lost = [Head(name, usd, *lives.ended[name]) for name in unheard]
         earlier = [*known.values(), *sorted(lost, key=lambda head: head.launched_s)]

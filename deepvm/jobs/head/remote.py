@@ -131,7 +131,7 @@ class RemoteController:
             point("head.packed")
             try:
                 self.cloud.start_head(row.name, number)
-            except RefusedError:  # whoever asks again by this name gets the same answer
+            except RefusedError:  # anyone who asks again by this name gets the same answer
                 replace(state, refused=True).save(row.folder)
                 raise
             point("head.started")
@@ -228,7 +228,7 @@ class RemoteController:
                 return answer
         raise DataError(
             f"the controller of {row.name} on {head} does not answer; 'deepvm jobs show {row.name}'"
-            f" says whether it lives, and deepvm jobs resume {row.name} starts another"
+            f" says whether it runs, and deepvm jobs resume {row.name} starts another"
         )
 
     def _answer(self, sender: Sender, message: JsonDict) -> JsonDict | None:

@@ -142,7 +142,7 @@ def _expected(
     # Injected lives count from when a machine trains, those of the simulator from its request
     life_s = terms.mttp_s + (start_s if injection else 0.0)
     lives: tuple[float, ...] = (life_s if spots else math.inf,)
-    if spots and injection and injection.count is not None:  # whoever comes later stays
+    if spots and injection and injection.count is not None:  # anyone who comes later stays
         lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
     missed = float(Notices().missed_rate)
     if injection:
@@ -167,7 +167,7 @@ def _expected(
 def refuse_unlike(terms: JobLimits) -> None:
     """Raise RequestError for jobs that the simulator has no like of."""
     if terms.least != terms.most or terms.bought:
-        what = "a job of which machines.count is a number and no deadline moves it on demand"
+        what = "a job with a number as machines.count and no deadline moves it on demand"
         raise RequestError("validate", True, what)
 
 
@@ -288,7 +288,7 @@ def _generations(world: JobState, events: Events) -> list[_Generation]:
 
 
 def step_time(world: JobState, events: Events, without: Downtimes = ()) -> float:
-    """Mean time of a step without what versions cost and downtimes; 0 if it is not known."""
+    """Mean time of a step without what checkpoints cost and downtimes; 0 if it is not known."""
     known = [g for g in _generations(world, events) if g.known[0] > g.first]
     unseen = [
         one

@@ -201,7 +201,7 @@ class History:
             # Readers never wait for the writer; what is committed is on the disk.
             _log_ahead(connection)
             connection.execute("PRAGMA synchronous=FULL")
-            # SQLAlchemy begins transactions, those that change tables included
+            # SQLAlchemy starts transactions, those that change tables included
             connection.isolation_level = None
 
         @sa.event.listens_for(engine, "begin")

@@ -32,7 +32,7 @@ class PoolHistory:
     machines: int
     preemptions: int  # or losses; other lifetimes are censored
     missed: int  # preemptions without a notice
-    lived_s: float  # all lives together
+    lived_s: float  # all lifetimes together
     allocation_s: float  # mean time to a launch
     allocations_s: tuple[float, float, float] = (0.0, 0.0, 0.0)  # its 10, 50 and 90 % quantiles
     leads_s: float | None = None  # mean time from a notice to its preemption
@@ -90,7 +90,7 @@ def _pool_of(key: tuple[str, str, str], rows: list[JsonObject], now_s: float) ->
 
 
 def is_taken(machine: JsonObject) -> bool:
-    """Whether its end was a preemption; else its life is censored."""
+    """Whether its end was a preemption; else its lifetime is censored."""
     return machine["end_reason"] in (PREEMPTED, LOST)
 
 
@@ -125,7 +125,7 @@ def own_pool(
         for m in machines
         if (m["instance_type"], m["market"]) == (name, "spot")
         and is_of_a_market(m)
-        # A zone's name begins with that of its region.
+        # A zone's name starts with that of its region.
         and (m["zone"] == zone if zone else m["zone"].startswith(region))
     ]
     had = sorted(

@@ -163,7 +163,7 @@ class CostPoint(NamedTuple):
     x_s: float  # after the start
     usd: float  # paid by then
     head_usd: float  # of that for remote controllers
-    hours: float  # of machines that train or keep versions
+    hours: float  # of machines that train or keep checkpoints
 
 
 def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:

@@ -1,1 +1,1 @@
-"""Where a job's files come from and go to, besides its versions: backups, data, code."""
+"""Where a job's files come from and go to, besides its checkpoints: backups, data, code."""

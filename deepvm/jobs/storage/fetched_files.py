@@ -83,12 +83,12 @@ class FetchFolder:
                     self._known[known.name, known.sha256] = known
 
     def check_space(self, count: int) -> None:
-        """Raise DataError if there is no room for so many bytes."""
+        """Raise DataError if there is no space for so many bytes."""
         free = shutil.disk_usage(self._folder).free
         if count + _SPARE_BYTES > free:
             raise DataError(
                 f"{self._folder}: {format_bytes(count)} do not fit on its disk, which has"
-                f" {format_bytes(free)} free; make room, or name a folder of another disk"
+                f" {format_bytes(free)} free; make space, or name a folder of another disk"
             )
 
     def here(self, name: str) -> BroughtFile | None:
@@ -136,7 +136,7 @@ class FetchFolder:
         part = self.parts / new.sha256
         with _errors(path):
             if _write(part, size, pieces) != new.sha256:
-                raise DamagedError(f"{new.name}: its bytes are not those that were kept")
+                raise DamagedError(f"{new.name}: its bytes differ from the stored ones")
             path.parent.mkdir(parents=True, exist_ok=True)
             with (self._hidden / "brought").open("a", encoding="utf-8") as file:
                 # A line that a killed fetch has left without its end ends here
@@ -159,7 +159,7 @@ def _errors(path: Path) -> Iterator[None]:
     except OSError as error:
         cure = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cure = "; make room, or name a folder of another disk"
+            cure = "; make space, or name a folder of another disk"
         raise DataError(f"{path} is not brought: {os_reason(error)}{cure}") from None
 
 

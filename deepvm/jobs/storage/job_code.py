@@ -175,7 +175,8 @@ def unpack(archive: Path, folder: Path) -> None:
             found.extractall(folder, **options)  # noqa: S202  see above
     except (OSError, tarfile.TarError, EOFError, ValueError) as error:
         raise DataError(
-            f"the archive cannot be unpacked: {error}; give machines room, or submit the job again"
+            f"the archive cannot be unpacked: {error}; give machines larger disks, or submit"
+            " the job again"
         ) from error
 
 

@@ -15,7 +15,7 @@ NODE = "node"  # The fault that kills a memory node
 DAMAGING = ("torn", "flip")
 # Strategies that may continue silently
 _UNNOTICED: Mapping[str, Collection[str]] = {
-    "torn": ("deepvm-tcp",),  # has the version in the memory of its node
+    "torn": ("deepvm-tcp",),  # has the checkpoint in the memory of its node
     # No checksum: replays and parameters show it
     "flip": ("deepvm-tcp", "torch-save", "dcp", "dcp-async"),
 }
@@ -37,9 +37,9 @@ def resumptions(run: Records) -> Problems:
             newest = max(sorted(good, reverse=True)[damaged:], default=0)
             if damaged and run.config["strategy"] in _ONE_FILE:
                 newest = 0
-            went_on = f"attempt {one['attempt']} went on from step {resumed}"
+            went_on = f"attempt {one['attempt']} continued from step {resumed}"
             if resumed and resumed not in saved:
-                yield f"{went_on}, of which no checkpoint is recorded"
+                yield f"{went_on}, but no such checkpoint is recorded"
             if resumed < newest:
                 yield f"{went_on}, though there was a checkpoint of {newest}"
             # Newer ones were damaged

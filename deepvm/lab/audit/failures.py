@@ -184,4 +184,4 @@ def _anchor_stayed(run: Records, struck: float) -> str:
     seen = struck + _SEEN_S < _first(run) + run.supervisor["wall_s"]
     if not seen or any(row["time"] >= struck for row in lost):
         return ""
-    return "has ended no machine that keeps versions"
+    return "has ended no machine that keeps checkpoints"

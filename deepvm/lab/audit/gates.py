@@ -56,9 +56,11 @@ def _ranks(run: Records) -> Problems:
         if number in attempts:
             resumed = attempts[number]["resumed_step"]
         if len(steps) > 1:
-            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, steps))}"
+            yield f"ranks of attempt {number} continued from steps {', '.join(map(str, steps))}"
         elif steps != [resumed]:
-            yield f"attempt {number} went on from step {resumed}, and from {steps[0]} by its ranks"
+            yield (
+                f"attempt {number} continued from step {resumed}, and from {steps[0]} by its ranks"
+            )
     for rank, rows in run.steps.items():
         for row in rows:
             number = row["attempt"]
@@ -70,7 +72,7 @@ def _ranks(run: Records) -> Problems:
                 planned = f"attempt {number} had a world of {attempts[number]['world']}"
                 yield f"{planned}, and rank {rank} of {world} did a step"
             elif rank not in restored.get(number, ()):
-                yield f"{did}, and has not noted from where it went on"
+                yield f"{did}, and has not noted from where it continued"
 
 
 def _attempts_reached(run: Records) -> Problems:
@@ -166,7 +168,7 @@ def _samples(run: Records) -> Problems:
 
 
 def _order(run: Records) -> Problems:
-    """Each attempt did its steps in their order, on each rank, from the one at which it went on."""
+    """Each attempt did its steps in order, on each rank, from the step it resumed at."""
     firsts = {one["attempt"]: one["resumed_step"] for one in run.attempts}
     for rank, rows in run.steps.items():
         due = {number: first for number, first in firsts.items() if first is not None}
@@ -182,7 +184,7 @@ def _order(run: Records) -> Problems:
                 yield f"step {expected} of rank {rank} is missing in attempt {number}"
             done = f"step {step} of rank {rank} was done"
             if step < first:
-                yield f"{done} in attempt {number}, which went on from step {first}"
+                yield f"{done} in attempt {number}, which continued from step {first}"
             if step < expected:
                 yield f"{done} twice in attempt {number}"
             due[number] += 1
@@ -236,7 +238,7 @@ def _parameters(run: Records) -> Problems:
 
 
 def _leftovers(run: Records) -> Problems:
-    """Nothing is left: no process that went on writing, no half-written file, no order."""
+    """Nothing is left: no process that continued writing, no half-written file, no order."""
     yield from _one_at_a_time(run)
     for path in run.folder.rglob("*"):
         if _HIDDEN.fullmatch(path.name):
@@ -261,7 +263,9 @@ def _one_at_a_time(run: Records) -> Problems:
         for row in steps:
             number = row["attempt"]
             if number < newest:
-                yield f"attempt {number} of rank {rank} went on writing alongside attempt {newest}"
+                yield (
+                    f"attempt {number} of rank {rank} continued writing alongside attempt {newest}"
+                )
             newest = number
             later = [(at, other) for other, at in begins.items() if other > number]
             if number in begins and later and row["time"] > min(later)[0]:

@@ -35,7 +35,7 @@ def promises(run: Records) -> Problems:
     for one in attempts:
         for key, struck in one["struck"].items():
             if key.startswith("rebalance-") and struck >= max(insured, default=struck):
-                yield f"{key} was announced, and no version was asked for"
+                yield f"{key} was announced, and no checkpoint was asked for"
 
 
 def _newest(run: Records) -> Problems:
@@ -47,7 +47,7 @@ def _newest(run: Records) -> Problems:
     for one in run.attempts:
         resumed = one["resumed_step"]
         if resumed is not None and resumed < newest:
-            went_on = f"attempt {one['attempt']} went on from step {resumed}"
+            went_on = f"attempt {one['attempt']} continued from step {resumed}"
             yield f"{went_on}, though version {newest} was safe"
         # Without an anchor only what is safe elsewhere
         safe = [row[0] for row in one["safe"] if row[2] or "node" not in faults]
@@ -69,4 +69,4 @@ def left_of_job(run: Records) -> Problems:
     if (run.folder / STATE).exists():
         yield f"{STATE} is left"
     for pid in left_by(run.folder):
-        yield f"process {pid} of the job lives"
+        yield f"process {pid} of the job still runs"

@@ -221,8 +221,8 @@ State = Literal["ended", "failed", "killed", "hung"]
 def no_room(folder: Path) -> DataError:
     """The error of a full disk."""
     return DataError(
-        f"{folder}: no room left for the files of the audit, so nothing can be said of the script;"
-        " make room there, or name a folder on another disk: --out DIR (without it, TMPDIR says"
+        f"{folder}: no space left for the files of the audit, so the script cannot be judged;"
+        " make space there, or name a folder on another disk: --out DIR (without it, TMPDIR says"
         " where)"
     )
 

@@ -217,7 +217,7 @@ class _Audit:
             limit = f"{self._subject.timeout_s:.0f} s"
             problem = f"the script has not ended after {limit}; see --timeout"
         elif attempt.state == "failed":
-            problem = f"the script fails by itself, with exit code {attempt.code}:"
+            problem = f"the script fails without a kill, with exit code {attempt.code}:"
             problem += f"\n{attempt.last_lines}"
             hint = failure_hint(attempt.last_lines, self._earlier, logged)
         elif not logged.progress:
@@ -324,7 +324,7 @@ def trigger_of(
 
     def point(first: Row) -> KillPoint:
         resumed = history.place_of(first)
-        # An attempt that cannot be placed has gone on from the last kill, or earlier
+        # An attempt that cannot be placed has continued from the last kill, or earlier
         after = max(1, kill.step - (before if resumed is None else resumed))
         if kill.kind == "write":
             return KillPoint(after, 0.0, after, kill.skip)
@@ -387,13 +387,13 @@ def earlier_checkpoints(files: Sequence[Path], logged: AttemptLog) -> str:
     if first is None:
         return (
             "files that lay in the current folder may be checkpoints of an earlier training:"
-            f" {names}. If so, all runs began there: move them away, or let the script write to"
+            f" {names}. If so, all runs started there: move them away, or let the script write to"
             " {out}"
         )
     if first <= 1:  # some count from 1
         return ""
     return (
-        f"the undisturbed run found files of earlier trainings and began at step {first}: {names}"
+        f"the undisturbed run found files of earlier trainings and started at step {first}: {names}"
     )
 
 

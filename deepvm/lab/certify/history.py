@@ -100,7 +100,7 @@ class History:
             reached = one.reached
             if one.resumed is None:
                 return Divergence(
-                    f"{attempt} went on with parameters that the undisturbed run never had"
+                    f"{attempt} continued with parameters that the undisturbed run never had"
                 )
             for at, row in enumerate(one.attempt.logged.steps.get(0, ()), one.resumed):
                 if at >= len(steps):

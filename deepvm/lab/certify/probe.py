@@ -219,7 +219,7 @@ class Probe:
             self._log.add({"kind": "error", "why": f"{type(error).__name__}: {error}"})
 
     def _before(self, optimizer: Any) -> None:
-        """Before its first step, an optimizer holds what training begins with or continues from."""
+        """Before its first step, an optimizer holds what training starts with or continues from."""
         if optimizer in self._started:
             return
         self._started.add(optimizer)

@@ -25,7 +25,7 @@ class Faults:
     """How a disk misbehaves."""
 
     eio: float = 0.0  # share of writes and fsyncs that fail
-    enospc: float = 0.0  # share of writes that find no room
+    enospc: float = 0.0  # share of writes that find no space
     mbps: float | None = None  # MB/s that it takes
     seed: int = 0
     first: bool = False  # the first one fails for sure, so that no run is without
@@ -125,7 +125,7 @@ class FailingDisk(DiskFault):
 
 
 class FullDisk(DiskFault):
-    """A share of all writes, the first one for sure, finds no room left (ENOSPC)."""
+    """A share of all writes, the first one for sure, finds no space left (ENOSPC)."""
 
     setting = "enospc"
 

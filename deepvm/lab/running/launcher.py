@@ -171,7 +171,7 @@ class Recoveries:
         restored = [row for row in events if row["event"] == "restored"]
         if restored and {row["rank"] for row in restored} == set(range(attempt["world"])):
             if self._since is not None:
-                # until restoring begins: ranks are there, have met, and have data and model
+                # until restoring starts: ranks are there, have met, and have data and model
                 begin = max(row["time"] - row["seconds"] for row in restored)
                 back = max(row["time"] for row in restored)
                 again = [row["time"] for row in steps if row["global_step"] < self._reached]

@@ -141,7 +141,7 @@ class Supervisor:
         return state == "completed"
 
     def _attempt(self) -> JsonDict:
-        while self._node is not None and not self._node.up:  # ranks do not begin without it
+        while self._node is not None and not self._node.up:  # ranks do not start without it
             self._later.wait(_POLL_S)
         world, until = self._world()
         tiers = () if self._node is None else (self._node.url,)

@@ -27,7 +27,7 @@ def random_states() -> JsonDict:
 
 
 def set_random_states(states: JsonDict) -> None:
-    """Go on with them."""
+    """Continue with them."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])

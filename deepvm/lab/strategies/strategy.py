@@ -19,7 +19,7 @@ class CheckpointRow:
     foreground_s: float = 0.0  # for writing, while training waits
     background_s: float = 0.0  # for writing, while it continues
     enqueue_s: float = 0.0  # for handing it over
-    backpressure_s: float = 0.0  # until there was room for it in the queue
+    backpressure_s: float = 0.0  # until there was space for it in the queue
     stall_s: float = 0.0  # for which training has waited in all
     bytes: int = 0  # written
     retries: int = 0  # of failed writes
@@ -46,7 +46,7 @@ class Strategy(ABC):
 
     in_memory: ClassVar[bool] = False  # Whether it needs a memory node
     all_ranks_write: ClassVar[bool] = False  # Whether each rank writes to files, not rank 0 alone
-    # Whether the agent of ``deepvm run`` can ask it for a version
+    # Whether the agent of ``deepvm run`` can ask it for a checkpoint
     obeys_orchestrator: ClassVar[bool] = False
 
     def __init__(self, state: "State", setting: Setting) -> None:

@@ -101,7 +101,8 @@ def _listen(workers: Coordinator, task: Task, say: Say) -> JsonDict:
     if failures:
         raise min(failures.values(), key=lambda failure: failure[0])[1]
     raise MeasurementError(
-        f"{task.workload.model}: nothing was heard for {limit:g} s from the processes that train; "
+        f"{task.workload.model}: nothing was received for {limit:g} s from the processes that"
+        " train; "
         "allow more with --timeout, or take a smaller --batch"
     )
 
@@ -227,7 +228,7 @@ def main() -> None:
     rendezvous = Path(sys.argv[3])
     task = Task(**fields | {"workload": Workload(**fields["workload"])})
 
-    def tidy() -> None:  # whoever made the folder may have been killed
+    def tidy() -> None:  # anyone who made the folder may have been killed
         rendezvous.unlink(missing_ok=True)
         rendezvous.parent.rmdir()
 

@@ -176,7 +176,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return ""
 
     def silence(self, place: int, limit_s: float) -> str:
-        return f"nothing was heard from it for {limit_s:g} s{self._last(place)}"
+        return f"nothing was received from it for {limit_s:g} s{self._last(place)}"
 
     def wait(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s

@@ -18,7 +18,7 @@ from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
 from deepvm.io.processes import children_of
 
-# Begins the lines for the process that started this one; all others are for people
+# Starts the lines for the process that started this one; all others are for people
 MARK = "@deepvm "
 # Characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece
 MOST_REASON = 600
@@ -101,7 +101,7 @@ def _watch(
                 data = b""
             if not data:
                 _end(
-                    "standard input was closed: whoever started this is gone, or does not pass its"
+                    "standard input was closed: the starting process is gone, or does not pass its"
                     " input on",
                     tidy,
                 )

@@ -298,7 +298,7 @@ _WATCHED = (
     ' trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
 )
 
-# What a rank prints that cannot begin, and the time in which mpirun should then end by itself
+# What a rank prints that cannot start, and the time in which mpirun should then end by itself
 _FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
 _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 

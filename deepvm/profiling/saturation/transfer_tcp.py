@@ -1,7 +1,7 @@
 """Pushes over TCP: the receiver's and senders' programs.
 
 They authenticate each other by a token, as memory nodes do; once all senders are there, no other
-peer is accepted. A push begins with a signal to each sender and ends with its last byte.
+peer is accepted. A push starts with a signal to each sender and ends with its last byte.
 """
 
 import contextlib

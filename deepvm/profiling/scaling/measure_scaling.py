@@ -24,7 +24,7 @@ from deepvm.profiling.workload.spec import Workload
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
 _SETTLE_S = 1.0
-_LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
+_LINGER_S = 10.0  # how long anyone who failed may take to say so, after the others have noticed
 # A host ends by itself this long after its run should have ended, if it could not be ended
 _SLACK_S = 60.0
 
@@ -141,7 +141,7 @@ class _RunListener:
                 self.seconds[message["number"]] = message["seconds"]
             elif event == "done":
                 if (heard := len(self.seconds)) != self.windows:
-                    return self._failure(f"{heard} of {self.windows} windows were heard of")
+                    return self._failure(f"{heard} of {self.windows} windows were received")
                 return Outcome(tuple(self.seconds[i] for i in sorted(self.seconds)))
             elif event == "lost" and place not in self.lost:
                 self.lost[place] = message["reason"]
@@ -368,7 +368,7 @@ class _Session:
         if old is not None:
             check_same(self.out, old, self.curve)
             self.curve = replace(self.curve, runs=old.good)  # failed ones are tried once more
-            self.say(f"{self.out}: goes on after {len(self.curve.runs)} finished runs")
+            self.say(f"{self.out}: continues after {len(self.curve.runs)} finished runs")
         write_curve(self.out, self.curve)  # an unwritable file is found before anything is measured
 
     def measure(self, n: int, batch: int) -> None:
@@ -446,7 +446,7 @@ class _Session:
             self.unwritten = ""
         except DataError as error:
             if not self.unwritten:
-                self.say(f"{error}; the measurement goes on")
+                self.say(f"{error}; the measurement continues")
             self.unwritten = str(error)
 
     def _blame(self, outcome: Outcome, hosts: Sequence[Ready]) -> bool:

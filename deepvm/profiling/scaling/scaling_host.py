@@ -127,7 +127,7 @@ def _run(order: JsonObject, lines: SimpleQueue[str]) -> None:
         if "EADDRINUSE" in str(error):
             raise
         emit("lost", reason=reason_of(error))
-        signal.pause()  # see _train: whoever lost the others must not be taken for the one who left
+        signal.pause()  # see _train: a rank that lost the others is not the one that left
 
 
 def _share_cores(processes: int) -> None:
@@ -141,7 +141,7 @@ def _train(order: JsonObject, lines: SimpleQueue[str]) -> None:
     except Exception as error:
         if _of_the_network(error):
             emit("lost", reason=reason_of(error))
-            # Whoever ends first would be taken for the one who failed
+            # Anyone who ends first would be taken for the one who failed
             lines.get()  # nothing comes: the watchdog ends this process
         traceback.print_exc()  # the last lines of a host that failed are shown
         raise

@@ -102,7 +102,8 @@ class _Engine:
             self._refuse_hopeless(r)
             if self._markets is not None:
                 moved = self._markets.keep(r)
-                # All machines stay until the version just made is durable, or lost with one of them
+                # All machines stay until the checkpoint just made is durable, or lost with one of
+                # them
                 left_s = r.death[moved].min(1) - r.now[moved]
                 backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
                 backup_s = np.where(
@@ -320,7 +321,7 @@ class _Engine:
         else:
             death = ends[np.arange(count), first]
             ready = r.ready[rows].max(1)
-        if self._elastic:  # once all have trained together, those that are there go on
+        if self._elastic:  # once all have trained together, those that are there continue
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
         there = np.maximum(now, ready)
         preparation = job.replacement_s.draw(self._random, count)
@@ -399,7 +400,7 @@ class _Engine:
         if waits:
             cut = cut & r.training
         reached = step + full * steps + at_stop.done
-        # Versions whose backup ends before the machine is lost.
+        # Checkpoints whose backup ends before the machine is lost.
         newest = full * saved
         past = death - stop + since
         safe = np.minimum(full + np.floor((past - delay) / segment_s), newest)
@@ -418,12 +419,12 @@ class _Engine:
             joining = np.zeros(len(now), dtype=bool)
             urgent = total(random, job.save_s, cut) + total(random, job.durable_s, cut)
             busy = np.where(saving, delay, urgent)
-            if joins is not None:  # those who go on have the state: nothing has to be brought away
+            if joins is not None:  # machines that continue have the state: nothing has to be moved
                 joining = stop == joins
                 stall = np.where(saving, 0.0, total(random, job.blocked_s, cut))
                 busy = np.where(joining, stall, busy)
             busy = np.where(last >= job.steps, 0.0, busy)
-            # Where training had not begun yet when the notice came, there is nothing to save.
+            # Where training had not started yet when the notice came, there is nothing to save.
             idle = left <= 0
             made = early & np.where(idle, joining, stop + rest + busy <= death)
             rest = np.where(early & ~idle, np.minimum(rest, death - stop), 0.0)

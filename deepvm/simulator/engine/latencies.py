@@ -1,7 +1,7 @@
 """Latencies of many segments at once: their sums, and the newest durable checkpoint.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
-for n = 1. The version k back from the newest is durable with a known probability F_k; the newest
+for n = 1. The checkpoint k back from the newest is durable with a known probability F_k; the newest
 durable one is more than k back with probability (1 - F_0) ... (1 - F_k), drawn by one number.
 """
 
@@ -60,7 +60,7 @@ class Backups:
         return drawn
 
     def chance(self, age: FloatArray) -> FloatArray:
-        """Probability that a version is durable ``age`` seconds after its stall."""
+        """Probability that a checkpoint is durable ``age`` seconds after its stall."""
         x = age - self._low
         narrow = self._narrow
         wide = self._wide
@@ -86,7 +86,7 @@ class Backups:
     ) -> None:
         """Correct ``safe``, the number of the newest durable save, if a later one may be first.
 
-        ``age``: of the newest version at the loss; ``apart``: between two; ``made``: its number,
+        ``age``: of the newest checkpoint at the loss; ``apart``: between two; ``made``: its number,
         below 1: none.
         """
         width = self._narrow + self._wide

@@ -25,7 +25,7 @@ class LifeSource(ABC):
     """Draws lifetimes, counted from the request for a machine to its preemption."""
 
     def starts(self, random: np.random.Generator, runs: int) -> IntArray:
-        """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
+        """(runs,) cursors: where each run starts; passed back to :meth:`draw`."""
         return np.zeros(runs, dtype=np.int64)
 
     @abstractmethod

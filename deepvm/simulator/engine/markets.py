@@ -1,7 +1,7 @@
 """Spot or on demand: how a simulated job with a deadline meets it.
 
 All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. Work
-counts only when it is durable: a version is made while it still can be before a move is forced.
+counts only when it is durable: a checkpoint is made while it still can be before a move is forced.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class Markets:
         self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high
         preparation_s = max(job.preparation_s.high, job.replacement_s.high)
         self._restart_s = job.allocation_s.high + preparation_s
-        # Leaving on-demand waits until the version is durable
+        # Leaving on-demand waits until the checkpoint is durable
         behind_s = 0.0
         if job.stall_s is not None:
             behind_s = job.save_s.high
@@ -89,13 +89,13 @@ class Markets:
         standing = replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
         stay = self._deadline.policy.stay_s(standing)
         on_spot = steps_on_spot(self._deadline.policy, standing, self._step_s, self._save_s)
-        # Before it leaves on-demand it makes a version, whose time is made good before
+        # Before it leaves on-demand it makes a checkpoint, whose time is made good before
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
         on_demand = np.ceil(
             (stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9)
         )
         cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
         moved = r.training & (cap < 1) & (r.step < self._job.steps)
-        # Whoever moves, or waits already, does nothing in the next stretch
+        # Anyone who moves, or waits already, does nothing in the next stretch
         r.cap = np.maximum(cap, 1.0)
         return np.flatnonzero(moved)

@@ -192,7 +192,7 @@ class PolicyAdapter:
             regular = (off == own) & (interval >= own) & (self._fixed is None)
             mark = np.where(regular, mark, np.minimum(mark, off))
             interval = np.where(regular, float(own), interval)
-        if self._fixed is not None:  # at multiples, wherever the last version was
+        if self._fixed is not None:  # at multiples, wherever the last checkpoint was
             off = interval - rest_of(step, interval)
             mark = np.where(off < interval, np.minimum(mark, off), mark)
         if self._deadline:

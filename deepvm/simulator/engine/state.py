@@ -29,7 +29,7 @@ class Runs:
     number: IntArray
     start: IntArray
     now: FloatArray
-    durable: FloatArray  # steps in the newest version that survives the loss that comes next
+    durable: FloatArray  # steps in the newest checkpoint that survives the loss that comes next
     step: FloatArray
     furthest: FloatArray  # steps beyond are done for the first time
     training: BoolArray  # else machines are waited for
@@ -41,7 +41,7 @@ class Runs:
     extra_s: FloatArray  # machine time in which a replacement overlapped the old machine
     on_demand: BoolArray
     on_demand_s: FloatArray
-    cap: FloatArray  # steps after which the deadline wants a version or another market
+    cap: FloatArray  # steps after which the deadline wants a checkpoint or another market
     preemptions: FloatArray
     lives: IntArray
     asked: FloatArray  # (R, n) when each machine was asked for

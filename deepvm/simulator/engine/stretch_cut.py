@@ -4,7 +4,7 @@ A stretch is drawn as a whole: the time of all its steps and of all its saves, n
 differ much, two things change (Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean m and
 the variance v of one piece:
 
-* A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on
+* A cut falls into longer pieces more often: the piece that is cut started (m + v/m)/2 before on
   average. If pieces are uniform, that time has the density P(piece > a)/m, drawn from here.
 * There are more whole pieces: t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m)
   further on than it is.
@@ -100,7 +100,7 @@ class Cut:
         most = _all_at(at, of, step.high * slow, save.high)
         steps = at.full * of.steps + at.done
 
-        # The piece that is cut: when it began, and when it would be done.
+        # The piece that is cut: when it started, and when it would be done.
         mean = np.where(at.saving, stall, of.step_s)
         half = np.minimum(np.sqrt(3 * np.where(at.saving, save_var, step_var)), mean)
         longest = mean + half

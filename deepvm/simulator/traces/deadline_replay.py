@@ -182,7 +182,7 @@ class DeadlineRow:
     took: float = math.nan  # mean time from start to end over the deadline
 
 
-# In place of a policy: the offline optimum, see :mod:`deepvm.core.preemption.offline_optimum`
+# Instead of a policy: the offline optimum, see :mod:`deepvm.core.preemption.offline_optimum`
 FORESIGHT = "foresight"
 
 

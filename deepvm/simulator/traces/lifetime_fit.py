@@ -1,7 +1,7 @@
 """Lifetime laws fitted to interval-censored and right-censored lifetimes by maximum likelihood.
 
-A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
-watched to ``low`` has S(low), S being the survival function. The lowest AIC is best.
+A lifetime that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that
+was watched to ``low`` has S(low), S being the survival function. The lowest AIC is best.
 """
 
 import math
@@ -72,7 +72,7 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[FittedLifetimes, ...]:
         raise DataError(
             f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines"
         )
-    # Lives of the same length once: a trace counts in ticks, so there are few lengths
+    # Lifetimes of the same length once: a trace counts in ticks, so there are few lengths
     ends = [np.concatenate([getattr(p, end) for p in pools]) for end in ("low_s", "high_s")]
     pairs, counts = np.unique(np.column_stack(ends), axis=0, return_counts=True)
     low, high, times = pairs[:, 0], pairs[:, 1], counts.astype(float)
@@ -114,7 +114,8 @@ class ResampledLifetimes(LifeSource):
         ended = np.array([e for _, e in lives], dtype=bool)
         if not ended.any():
             raise DataError(
-                f"none of {len(lives)} lives was ended by a preemption; name another pool, or an"
+                f"none of {len(lives)} lifetimes was ended by a preemption; name another pool,"
+                " or an"
                 " mttp_s"
             )
         history = TraceLives("history", 0.0, np.maximum(seen_s, 1e-3), ended)

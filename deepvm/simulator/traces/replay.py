@@ -1,8 +1,8 @@
 """What saves and lost work would have cost on machines whose lifetimes are known.
 
 A preemption loses all work since the last save; a policy knows only past lifetimes of its pool. The
-end of a life is known up to a tick, so a cost is the mean over an end half a gap before to half a
-gap after: with ends in the middle an interval just below a multiple of the gap would seem best.
+end of a lifetime is known up to a tick, so a cost is the mean over an end half a gap before to half
+a gap after: with ends in the middle an interval just below a multiple of the gap would seem best.
 """
 
 import math
@@ -100,8 +100,8 @@ def replay(
         first = np.clip(low[at], begun, durable)
         last = np.clip(high[at], begun, durable)
         # An end that is uniform on [first, last] of this cycle loses what lies between it and the
-        # last save. A life that was only watched has nothing to lose, but part of a save may be in
-        # what was seen of it.
+        # last save. A lifetime that was only watched has nothing to lose, but part of a save may be
+        # in what was seen of it.
         loses = (last - begun) ** 2 - (first - begun) ** 2
         part = np.maximum(last - begun - work, 0) ** 2 - np.maximum(first - begun - work, 0) ** 2
         lost[at] += np.where(ended[at], loses, 0) / 2
@@ -112,7 +112,7 @@ def replay(
         done = done + 1
         if done > MOST_CYCLES:
             raise RequestError(
-                "policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a life"
+                "policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a lifetime"
             )
     width = high - low
     begins = np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
@@ -189,7 +189,7 @@ def replay_all(
 
 
 def _known(lives: TraceLives, mttp_s: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(lives,) knowledge at each start, from earlier lives: mean life, Lomax shape and scale."""
+    """(lives,) mean lifetime, Lomax shape and scale at each start, from earlier lifetimes."""
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
@@ -204,7 +204,7 @@ def _before(each: ArrayLike) -> FloatArray:
 
 
 def _ends(lives: TraceLives) -> tuple[FloatArray, FloatArray]:
-    """(lives,) from when to when a life may have ended, or was watched: (n,) and (n,)."""
+    """(lives,) from when to when a lifetime may have ended, or was watched: (n,) and (n,)."""
     return lives.low_s, lives.life_s + lives.gap_s / 2
 
 

@@ -4,8 +4,8 @@
 
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
-A life is a run of ticks with all machines there (by default the largest count), of as many gaps, up
-to half a gap more or less. One at the beginning is left out, one at the end is censored.
+A lifetime is a run of ticks with all machines there (by default the largest count), of as many
+gaps, up to half a gap more or less. One at the beginning is left out, one at the end is censored.
 """
 
 import math
@@ -43,7 +43,7 @@ class TraceLives:
     name: str
     gap_s: float  # between two looks at the machines
     life_s: FloatArray  # (n,), each up to half a gap
-    ended: BoolArray  # (n,); else a life is censored
+    ended: BoolArray  # (n,); else a lifetime is censored
 
     @property
     def low_s(self) -> FloatArray:

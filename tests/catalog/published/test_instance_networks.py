@@ -274,7 +274,7 @@ def test_types_of_the_catalogs_are_in_it() -> None:
 
 PAGE = ROOT / "docs" / "reference" / "instance-networks.md"
 BEGIN, END = "with WRITE_GOLDEN=1 -->\n", "<!-- end -->"
-HEADS = ("cloud", "types", "kind", "Gbit/s", "sustained", "beside GPUs", "GPU link", "disks, GB")
+HEADS = ("cloud", "types", "kind", "Gbit/s", "sustained", "next to GPUs", "GPU link", "disks, GB")
 
 
 def test_the_page_has_the_gpu_types() -> None:
@@ -285,7 +285,7 @@ def test_the_page_has_the_gpu_types() -> None:
 
     def cell(figure: Any) -> str:
         return (
-            "not said"
+            "unknown"
             if figure is None
             else f"{figure:g}"
             if isinstance(figure, float)

@@ -297,12 +297,7 @@ def test_versions_that_are_not_complete_say_why(
     folder.file("job", 5).write_bytes(b"x" * 99)
     found = {f.version: f for f in folder.found()}
     assert [v for v, f in found.items() if not f.problem] == [6, 4]
-    for version, word in {
-        1: "no commit record",
-        2: "commit record",
-        3: "version 4",
-        5: "99 bytes",
-    }.items():
+    for version, word in {1: "no manifest", 2: "manifest", 3: "version 4", 5: "99 bytes"}.items():
         assert word in found[version].problem
     assert versions(folder) == [6, 4]
     assert versions(folder) == [6, 4]

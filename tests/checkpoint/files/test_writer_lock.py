@@ -255,7 +255,7 @@ class TestOtherTrainings:
         assert self.warnings(caplog) == [], "to go on from an older version is usual"
         put(one, 30)
         (said,) = self.warnings(caplog)
-        assert "versions of job that this run has not written: 5000." in said
+        assert "checkpoints of job that this run has not written: 5000." in said
         put(one, 40)
         assert self.warnings(caplog) == [], "once"
         for tier in (one, other):

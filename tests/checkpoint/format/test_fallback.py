@@ -45,7 +45,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(
     assert second.bits() == whole.bits()
     second.saver.close()
     assert [r.message for r in caplog.records if "torch.save" in r.message] == [
-        "torch loads another state than the one it laid out; each version is saved by torch.save"
+        "torch loads another state than the one it laid out; each checkpoint is saved by torch.save"
         " while training stalls"
     ]
 

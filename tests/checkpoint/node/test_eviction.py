@@ -211,7 +211,7 @@ def test_no_room_names_the_option() -> None:
         for job in "ab":
             put(to, 1, layout, make_image(layout, 1), job=job)
         with pytest.raises(
-            TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"
+            TierBusyError, match=r"no space for version 1: all 2097152 bytes .*--memory"
         ):
             put(to, 1, layout, make_image(layout, 1), job="c")
         to.close()

@@ -357,9 +357,9 @@ OTHER = make_layout(1000)
         (None, b"", "invalid count"),
         (-1, b"", "invalid count"),
         (True, b"", "invalid count"),
-        (1, b"{}", "expected a commit record"),
-        (1, b"[" * 5000, "expected a commit record"),
-        (1, CommitRecord.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
+        (1, b"{}", "expected a manifest"),
+        (1, b"[" * 5000, "expected a manifest"),
+        (1, CommitRecord.of("other", 1, OTHER, (1,)).to_json(), "checkpoints of another job"),
     ],
 )
 def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) -> None:

@@ -198,7 +198,9 @@ def test_no_room_is_said_and_the_next_version_has_room_again(
         assert [a.levels for a in acks] == [[Level.REMOTE]] * 3
         with (
             soon(2),
-            pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"),
+            pytest.raises(
+                TierBusyError, match="no space for version 4.*3 complete checkpoints wait"
+            ),
         ):
             put(to, 4, layout, make_image(layout, 4))  # the disk stands still, the trainer does not
         assert [m.version for m in to.versions("job")] == [3, 2, 1]
@@ -218,7 +220,7 @@ def test_too_little_memory_names_the_numbers() -> None:
         to = tier(node)
         with pytest.raises(
             CheckpointError,
-            match=r"1048576 bytes .* 2097151 bytes holds 1 .*room for 2.*--memory 2MiB",
+            match=r"1048576 bytes .* 2097151 bytes holds 1 .*space for 2.*--memory 2MiB",
         ):
             put(to, 1, layout, make_image(layout, 1))
         to.close()

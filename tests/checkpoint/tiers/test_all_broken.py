@@ -223,7 +223,7 @@ def test_a_run_does_not_begin_anew(place: Place, how: str) -> None:
     for disk in place.disks:
         BROKEN[how](disk)
     left = contents(place)
-    with pytest.raises(CheckpointError, match="all versions of job are damaged") as told:
+    with pytest.raises(CheckpointError, match="all checkpoints of job are damaged") as told:
         restore(place)
     for word in ("version 5", "version 3", "allow_fresh=True", "DEEPVM_JOB", "deepvm ckpt verify"):
         assert word in str(told.value)

@@ -159,7 +159,7 @@ def test_a_newer_version_overtakes(store: Store) -> None:
     def ready(end: int) -> None:
         left[0] -= 1
         if left[0] < 0:
-            raise TierBusyError("a newer version is saved before a preemption")
+            raise TierBusyError("a newer checkpoint is saved before a preemption")
 
     with pytest.raises(TierBusyError):
         run.tiers[0].put(

@@ -158,7 +158,9 @@ def test_other_lists_of_the_same_nodes_are_no_reason_to_start_over(
             ReplicatedTier(turned, 2),
         ]
         for other in others:
-            with pytest.raises(CheckpointError, match="the versions of job are shared by 2 nodes"):
+            with pytest.raises(
+                CheckpointError, match="the checkpoints of job are shared by 2 nodes"
+            ):
                 other.versions("job")
             assert other.versions("another") == ()
         assert [record.version for record in shared.versions("job")] == [1]

@@ -263,8 +263,8 @@ def test_what_is_not_complete_is_not_listed(
     found = {d.version: d.problem for d in tier.damaged("job")}
     said = {
         1: "the object is not",
-        2: "no commit record",
-        3: "a commit record of",
+        2: "no manifest",
+        3: "a manifest of",
         4: "5 bytes instead of 100",
         5: "version 9",
     }
@@ -303,7 +303,7 @@ def test_old_versions_that_cannot_be_removed_stay(
     store.trouble = lambda method, path: "403 Access Denied" if method == "DELETE" else None
     put(tier, version=2)
     assert [m.version for m in tier.versions("job")] == [2, 1]
-    assert "old versions stay" in caplog.text
+    assert "old checkpoints stay" in caplog.text
 
 
 def test_a_user_who_may_list_only_a_prefix(

@@ -511,4 +511,4 @@ def test_old_versions_that_cannot_be_removed_do_not_make_the_new_one_fail(
         (tmp_path / "p").touch()
 
     FileTier(tmp_path / "p", keep=1).put(plain_shard(noise(10), 1), take_away)
-    assert "old versions stay" in caplog.text
+    assert "old checkpoints stay" in caplog.text

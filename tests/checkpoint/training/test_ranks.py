@@ -378,7 +378,7 @@ def test_all_ranks_raise_or_begin_anew_together(tmp_path: Path, seen_by: str) ->
     if seen_by == "all":
         file.write_bytes(file.read_bytes()[:-1])
     for error in together(tmp_path.as_uri(), restore):
-        assert isinstance(error, CheckpointError) and "all versions of job are damaged" in str(
+        assert isinstance(error, CheckpointError) and "all checkpoints of job are damaged" in str(
             error
         ), error
     assert file.exists()

@@ -59,7 +59,7 @@ class TestLs:
         ]
         assert rows[0]["path"] == str(folder / "job-000000000003.pt")
         assert rows[0]["problem"] is None
-        assert "no commit record" in rows[1]["problem"]
+        assert "no manifest" in rows[1]["problem"]
         assert set(rows[0]) == {
             "job",
             "version",
@@ -157,7 +157,7 @@ class TestVerify:
         (folder / f"job-000000000003.pt{SUFFIX}").unlink()
         code, out, err = run("verify", folder)
         assert (code, out) == (1, "")
-        assert "job-000000000003.pt: it has no commit record" in err
+        assert "job-000000000003.pt: it has no manifest" in err
         assert run("verify", folder / "job-000000000003.pt")[0] == 1
 
     @pytest.mark.parametrize("what", ["file", "record"])
@@ -204,7 +204,7 @@ class TestVerify:
                 path.with_name(path.name + SUFFIX).unlink()
                 if left == "nothing":
                     threading.Timer(0.1, path.unlink).start()
-                raise DamagedError(f"{path}: its commit record cannot be read")
+                raise DamagedError(f"{path}: its manifest cannot be read")
             return real(looked, *more)
 
         monkeypatch.setattr(file_tier, "verify", slow)
@@ -283,7 +283,7 @@ class TestGc:
         code, out, err = run("gc", folder, "--keep", 9)
         assert out == f"removed {hidden}\n"
         assert "job-000000000005.pt: stays" in err
-        assert "job-000000000006.pt: stays: it has no commit record" in err
+        assert "job-000000000006.pt: stays: it has no manifest" in err
         assert left(folder) == [6, 5, 4, 3, 2, 1]
         assert mine.exists()
 
@@ -376,7 +376,7 @@ class TestRestore:
         )
         code, _, err = run("restore", folder, "--to", target, "--version", 9)
         assert code == 4
-        assert "no complete version 9 of job job" in err
+        assert "no complete checkpoint 9 of job job" in err
 
     def test_damaged_ones_are_skipped(self, folder: Path, run: Run, tmp_path: Path) -> None:
         target = tmp_path / "model.pt"
@@ -550,7 +550,7 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert "version 2 of job: good" in err and "version 1 of job: damaged" in err
         assert "job-000000000001.pt" in err[err.index("Error:") :]
         code, _, err = run("verify", f"s3://{BUCKET}/run", "--job", "nobody")
-        assert code == 1 and "no complete version of job nobody" in err
+        assert code == 1 and "no complete checkpoint of job nobody" in err
 
 
 def test_verify_beside_a_node_that_removes_a_version(
@@ -616,7 +616,7 @@ def test_half_of_a_version(
         code, out, err = run("verify", place)
         report = err[err.index("Error:") :]
         assert (code, out) == (1, "")
-        assert "job-000000000002.pt: it has no commit record" in report
+        assert "job-000000000002.pt: it has no manifest" in report
         assert "job-000000000003.pt: " in report
         assert "job-000000000001.pt" not in report
         rows = json.loads(run("ls", place, "-o", "json")[1])

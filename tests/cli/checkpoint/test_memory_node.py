@@ -67,10 +67,10 @@ def test_status_shows_sizes_in_the_unit_of_ckpt_ls(capsys: pytest.CaptureFixture
     }  # fmt: skip
     print_text("memory_node", node=found)
     shown = capsys.readouterr().out
-    assert "job          version 3, 140.25 MB, on disk too\n" in shown
+    assert "job          checkpoint 3, 140.25 MB, on disk too\n" in shown
     assert (
         "134.21 MB in slots, of 6.44 GB\n" in shown
-        and "1 versions, 999 B;" in shown
+        and "1 checkpoints, 999 B;" in shown
         and "iB" not in shown
     )
 
@@ -296,7 +296,7 @@ def test_a_folder_that_cannot_be(run: Run, token: Path) -> None:
         "--persist",
         f"file://{token}/x",
     )
-    assert (code, out) == (1, "") and "cannot be used for versions" in err
+    assert (code, out) == (1, "") and "cannot be used for checkpoints" in err
 
 
 def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_no_answer_is_4(run: Run) -> None:
     for words, why in [
         (
             ["--mistake", "fails"],
-            "the script fails by itself, with exit code 1:\nValueError: it has never worked",
+            "the script fails without a kill, with exit code 1:\nValueError: it has never worked",
         ),
         (["--mistake", "silent"], "deepvm.lab.SampleLog"),
         ([], "--final PATH"),

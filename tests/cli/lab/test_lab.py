@@ -315,7 +315,7 @@ def test_a_full_disk_is_no_fault_of_a_strategy(run: Run, tmp_path: Path) -> None
     with small_disk(tmp_path / "disk", "1M") as disk:
         code, out, err = run("lab", "run", file, "--out", disk / "lab")
     # No verdict of any run
-    assert code == 4 and "the disk is full" in err and "make room" in err and not out, err
+    assert code == 4 and "the disk is full" in err and "make space" in err and not out, err
 
 
 @pytest.mark.parametrize(

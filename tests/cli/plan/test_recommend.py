@@ -636,7 +636,7 @@ def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(
     code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "c3")
     assert (code, out) == (2, "") and "a1, b2" in err
     code, _, err = run("recommend", "--catalog", "paper", "--pw", "3", "--zone", "a1")
-    assert code == 0 and "--zone a1 has no effect: catalog paper does not tell zones apart" in err
+    assert code == 0 and "--zone a1 has no effect: catalog paper does not distinguish zones" in err
 
 
 def test_an_id_of_hugging_face_names_its_preset(run: Run) -> None:

@@ -236,7 +236,7 @@ def test_all_ranks_go_on_from_one_step(tmp_path: Path, damage: str) -> None:
     first = agents[0].latest(0, 2)
     assert first is not None and first.path.read_text() == "2 of 0"
     with pytest.raises(
-        CheckpointError, match="the backup of step 2 is set aside: start again, from an older one"
+        CheckpointError, match="the backup of step 2 is quarantined: start again, from an older one"
     ):
         agents[1].latest(1, 2)
     again = [agents[rank].latest(rank, 3) for rank in (0, 1)]

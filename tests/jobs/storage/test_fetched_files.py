@@ -112,7 +112,7 @@ def test_no_room_in_the_middle(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     sha256 = hashlib.sha256(b"abc").hexdigest()
-    with opened(tmp_path) as found, pytest.raises(DataError, match="No space left.*make room"):
+    with opened(tmp_path) as found, pytest.raises(DataError, match="No space left.*make space"):
         found.bring(BroughtFile("a", sha256, "job", 1.0), 3, pieces())
     assert not visible(tmp_path) and not list((tmp_path / HIDDEN).glob("parts/*"))
 

@@ -64,7 +64,7 @@ def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(
         folder, "supervisor.json", lambda d: d["attempts"][1].update(damaged=len(broken))
     )
     said = (
-        f"attempt 1 went on from step {first}, though there was a checkpoint of"
+        f"attempt 1 continued from step {first}, though there was a checkpoint of"
         f" {5 if broken else 10}"
     )
     assert judge(folder) == ({} if right else {"stories": said})

@@ -189,7 +189,7 @@ def test_a_job_loses_the_machine_that_keeps_versions(
         folder, "orchestrator.jsonl", [{"event": "machine", "time": at, "id": machine, "why": why}]
     )
     found = next(GATES["failures"](Records.read(folder)), "")
-    assert found == ("" if lost else "node-17-0 has ended no machine that keeps versions")
+    assert found == ("" if lost else "node-17-0 has ended no machine that keeps checkpoints")
 
 
 def test_a_failure_that_ends_nothing_strikes_in_the_run(runs: Path) -> None:

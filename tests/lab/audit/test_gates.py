@@ -196,25 +196,25 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "not counted from 0",
         last_attempt("attempt", 7),
     ),
-    "a checkpoint that nobody recorded": ("stories", "went on from step 13", goes_on(2, 13)),
+    "a checkpoint that nobody recorded": ("stories", "continued from step 13", goes_on(2, 13)),
     "a checkpoint that was not restored": (
         "stories",
-        "attempt 1 went on from step 5, though there was a checkpoint of 10",
+        "attempt 1 continued from step 5, though there was a checkpoint of 10",
         goes_on(1, 5),
     ),
     "an attempt that began anew": (
         "stories",
-        "attempt 2 went on from step 0, though there was a checkpoint of 15",
+        "attempt 2 continued from step 0, though there was a checkpoint of 15",
         goes_on(2, 0),
     ),
     "ranks that tell another story": (
         "samples stories",
-        "attempt 2 went on from step 10, and from 15 by its ranks",
+        "attempt 2 continued from step 10, and from 15 by its ranks",
         last_attempt("resumed_step", 10),
     ),
-    "a rank that has not said from where it went on": (
+    "a rank that has not said from where it continued": (
         "stories",
-        "rank 1 did step 10 in attempt 1, and has not noted from where it went on",
+        "rank 1 did step 10 in attempt 1, and has not noted from where it continued",
         events_of(
             1, lambda rows: [x for x in rows if x["event"] != "restored" or x["attempt"] != 1]
         ),
@@ -231,7 +231,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "a step before the one at which an attempt went on": (
         "samples",
-        "step 9 of rank 0 was done in attempt 1, which went on from step 10",
+        "step 9 of rank 0 was done in attempt 1, which continued from step 10",
         all_rows(
             lambda rows: [
                 *rows[:12],
@@ -282,7 +282,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "checkpoints that were all skipped": (
         "stories",
-        "attempt 1 went on from step 10, of which no checkpoint is recorded",
+        "attempt 1 continued from step 10, but no such checkpoint is recorded",
         checkpoints(lambda rows: [{**one, "error": "skipped"} for one in rows]),
     ),
     "a checkpoint that failed by itself": (
@@ -301,9 +301,9 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         "attempt 0 failed, and nothing had been planned",
         document("supervisor.json", lambda d: d["attempts"][0].update(causes=[])),
     ),
-    "an orphan that went on writing": (
+    "an orphan that continued writing": (
         "leftovers",
-        "attempt 0 of rank 1 went on writing",
+        "attempt 0 of rank 1 continued writing",
         lines_of(1, lambda rows: [*rows, {**row(CONFIG, 12, 1, 2, 0), "time": 1101.0}]),
     ),
     "an attempt that was there when the next one began": (

@@ -163,7 +163,7 @@ def test_a_checkpoint_that_was_there_is_told(earlier: Path, step: int | None) ->
     assert found.certified
     told = [note for note in found.notes if "earlier" in note]
     text = (
-        "the undisturbed run found files of earlier trainings and began at step 30: ckpt/last.pt,"
+        "the undisturbed run found files of earlier trainings and started at step 30: ckpt/last.pt,"
         " ckpt/pretrained.pt"
     )
     assert told == ([text] if step else [])
@@ -175,7 +175,7 @@ def test_a_finished_checkpoint_that_was_there_is_told(earlier: Path) -> None:
     with pytest.raises(DataError) as raised:
         certify(Subject(Path("train.py"), final=FINAL))
     assert str(raised.value).startswith(
-        "the script fails by itself, with exit code 1:\nIndexError: nothing to train\n"
+        "the script fails without a kill, with exit code 1:\nIndexError: nothing to train\n"
     )
     assert "ckpt/last.pt" in str(raised.value) and "earlier training" in str(raised.value)
     (earlier.parents[1] / "train.py").write_text("print('all is done')")

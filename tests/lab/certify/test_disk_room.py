@@ -29,14 +29,14 @@ def test_a_folder_with_room_is_no_fault(tmp_path: Path) -> None:
 
 def test_a_full_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        pytest.raises(DataError, match=f"{tmp_path}: no room left .* --out DIR"),
+        pytest.raises(DataError, match=f"{tmp_path}: no space left .* --out DIR"),
         own_files(tmp_path),
     ):
         full()
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(DataError, match="no room left"):
+    with pytest.raises(DataError, match="no space left"):
         check_room(tmp_path)
-    with pytest.raises(DataError, match="no room left"), own_files(tmp_path):
+    with pytest.raises(DataError, match="no space left"), own_files(tmp_path):
         raise shutil.Error([("a", "b", "[Errno 28] No space left on device")])
 
 
@@ -76,4 +76,4 @@ log, out = SampleLog(), os.environ["DEEPVM_AUDIT_DIR"]
     if "unshare" in found.stderr or found.returncode == 99:
         pytest.skip("needs unshare and a tmpfs")
     assert found.returncode == 4
-    assert f"{tmp_path / 'disk' / 'a'}: no room left for the files of the audit" in found.stderr
+    assert f"{tmp_path / 'disk' / 'a'}: no space left for the files of the audit" in found.stderr

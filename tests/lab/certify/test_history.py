@@ -65,7 +65,7 @@ def test_unknown_parameters_are_told() -> None:
     assert found.placed[1].resumed is None
     assert (
         found.first_difference().reason
-        == "attempt 1 went on with parameters that the undisturbed run never had"
+        == "attempt 1 continued with parameters that the undisturbed run never had"
     )
 
 

@@ -141,12 +141,12 @@ def a_version_from_nowhere(job: Job) -> None:
 @pytest.mark.parametrize(
     ("breaks", "why"),
     [
-        (older_version, "went on from step 30, though version 40 was safe"),
-        (older_checkpoint, "went on from step 20, though there was a checkpoint of 30"),
+        (older_version, "continued from step 30, though version 40 was safe"),
+        (older_checkpoint, "continued from step 20, though there was a checkpoint of 30"),
         (lost_behind_a_notice, "notice-25-0 was announced in time, and 10 steps were lost"),
         (a_generation_that_is_not_recorded, "3 attempts are recorded of 4 generations"),
         (an_unplanned_end, "attempt 1 failed, and nothing had been planned"),
-        (a_version_from_nowhere, "went on from step 30, of which no checkpoint is recorded"),
+        (a_version_from_nowhere, "continued from step 30, but no such checkpoint is recorded"),
     ],
 )
 def test_a_promise_that_is_broken_is_told(
@@ -193,7 +193,9 @@ def test_a_rebalance_is_an_insurance(tmp_path: Path) -> None:
     job.told.append(
         {"event": "safe", "time": 60.5, "generation": 3, "reason": "insurance", "version": 3}
     )
-    assert "rebalance-50-0 was announced, and no version was asked for" in job.failed()["stories"]
+    assert (
+        "rebalance-50-0 was announced, and no checkpoint was asked for" in job.failed()["stories"]
+    )
     job.told[0]["time"] = 61.5
     assert job.failed() == {}
 

@@ -131,7 +131,7 @@ def test_a_planned_exit_is_a_restart_with_its_cause(
 
 def test_what_was_not_planned_is_tried_once_more_and_then_given_up(tmp_path: Path) -> None:
     ended, found, launcher = supervised(
-        tmp_path / "run", 'if step == 3: raise SystemExit("no room left")'
+        tmp_path / "run", 'if step == 3: raise SystemExit("no space left")'
     )
     assert (
         not ended
@@ -140,7 +140,7 @@ def test_what_was_not_planned_is_tried_once_more_and_then_given_up(tmp_path: Pat
         and found["restarts"] == 1
     )
     assert all(
-        one["causes"] == [] and any("no room left" in t for t in one["last_lines"])
+        one["causes"] == [] and any("no space left" in t for t in one["last_lines"])
         for one in found["attempts"]
     )
 

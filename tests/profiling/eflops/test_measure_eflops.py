@@ -349,7 +349,7 @@ def test_processes_that_say_nothing_are_ended(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FAULT", "silent 0")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     before = children(os.getpid())
-    with pytest.raises(MeasurementError, match="nothing was heard for 1.01 s .*--timeout"):
+    with pytest.raises(MeasurementError, match="nothing was received for 1.01 s .*--timeout"):
         run_workers(replace(TASK, timeout_s=1.0), lambda line: None, "faulty_worker")
     assert children(os.getpid()) == before
 

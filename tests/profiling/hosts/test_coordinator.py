@@ -79,7 +79,7 @@ def test_answers_of_all_and_reasons_of_the_others() -> None:
     assert answers == {0: {"event": "ready"}}
     assert failed == {
         1: "its command ended with exit code 7; its last line: no",
-        2: "nothing was heard from it for 2 s",
+        2: "nothing was received from it for 2 s",
         3: "no torch",
     }
 

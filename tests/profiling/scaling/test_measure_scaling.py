@@ -364,7 +364,7 @@ def test_what_cannot_be_done_is_said_at_once(
 @pytest.mark.slow
 def test_a_host_that_never_answers_ends_after_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that refuses, as ssh does, is told with what it said."""
-    with pytest.raises(MeasurementError, match="nothing was heard from it for 1 s"):
+    with pytest.raises(MeasurementError, match="nothing was received from it for 1 s"):
         measure_scaling(
             Task("m"),
             [Host("a")],
@@ -407,7 +407,7 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(
             and [p.n for p in curve.points] == [1]
             and len(curve.runs) == 2
         )
-        assert any("the measurement goes on" in line for line in said)
+        assert any("the measurement continues" in line for line in said)
         kept = read_curve(disk / "curve.json")
         assert kept is not None and len(kept.runs) == 1
         assert not list(disk.glob(".*.tmp"))

@@ -256,7 +256,7 @@ def test_wrong_wishes() -> None:
 
 def test_a_save_every_moment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepvm.simulator.traces.replay.MOST_CYCLES", 2000)
-    with pytest.raises(RequestError, match="at most 2000 saves in a life"):
+    with pytest.raises(RequestError, match="at most 2000 saves in a lifetime"):
         replay([pool([(1e6, True)])], EverySeconds(1e-3), 1e-3, step_s=1e-3)
 
 

@@ -35,7 +35,7 @@ def test_censored_lives_make_the_others_longer() -> None:
 
 
 def test_a_history_without_preemptions_says_nothing() -> None:
-    with pytest.raises(DataError, match="none of 2 lives"):
+    with pytest.raises(DataError, match="none of 2 lifetimes"):
         ResampledLifetimes([(10.0, False), (20.0, False)])
 
 

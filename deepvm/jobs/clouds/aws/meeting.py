@@ -3,7 +3,7 @@
 Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB ACT ... FILE``:
 
 - ``keep``: makes the job's token, unless it exists, and announces this VM as one that keeps
-  versions; writes its address;
+  checkpoints; writes its address;
 - ``join``: waits for the token and for all keepers to answer; writes their addresses;
 - ``lead``: without keepers, agrees on the VM where all meet; writes the term, its address, and
   whether it is this one;

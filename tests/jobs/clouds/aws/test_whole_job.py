@@ -66,7 +66,7 @@ def test_two_ranks_and_an_anchor_outlive_a_notice(
 ) -> None:
     """Real DDP on two instances.
 
-    A third keeps versions in its memory, from which the next generation goes on.
+    A third keeps checkpoints in its memory, from which the next generation goes on.
     """
     pytest.importorskip("torch")
     (home.code / "train.py").write_text(TORCH)

@@ -33,7 +33,7 @@ TOTAL = int(os.environ.get("TOTAL", "40"))
 SALT = os.environ.get("SALT", "")
 MOST_PLACES = 9
 LONGEST_DELAY_S = 0.03
-EXPECTED = ("it has no commit record", "call save(block=True) at the end")
+EXPECTED = ("it has no manifest", "call save(block=True) at the end")
 """In warnings about files of killed attempts, and about versions for which tiny iterations leave no
 time.
 """
