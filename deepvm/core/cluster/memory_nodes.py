@@ -124,7 +124,7 @@ class MemoryNodeRule:
     def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
         """A VM's share of the capacity: m nodes hold the checkpoints if m x share >= f x s.
 
-        A VM that can hold all checkpoints adds all of its room (eq. 6). Else it holds ``buffers``
+        A VM that can hold all checkpoints adds all of its memory (eq. 6). Else it holds ``buffers``
         parts, less :data:`PART_BYTES` for each; or nothing, where nodes do not share.
         """
         room = self.room_bytes(memory_bytes)

@@ -71,7 +71,7 @@ def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -
 
     handle = Handle(3)
     monkeypatch.setattr(Future, "result", result)
-    with pytest.raises(CheckpointError, match="no tier has acknowledged the version after 0 s"):
+    with pytest.raises(CheckpointError, match="no tier has acknowledged the checkpoint after 0 s"):
         handle.await_safe(True, 0.01)
 
 

@@ -113,9 +113,9 @@ def test_versions_that_were_kept_in_another_way_are_no_reason_to_start_over(firs
         nodes = [TcpTier(place.url, "s1", TOKEN, limit_s=5.0) for place in places]
         shared, mirrors = StripedTier(nodes), ReplicatedTier(nodes, 2)
         before, after, said = (
-            (shared, mirrors, r"shared by 2 nodes.*go on with tcp://[^?]+, or")
+            (shared, mirrors, r"shared by 2 nodes.*continue with tcp://[^?]+, or")
             if first == "shared"
-            else (mirrors, shared, r"go on with .*\?replicas=2")
+            else (mirrors, shared, r"continue with .*\?replicas=2")
         )
         before.put(plain_shard(noise(MIB)), lambda level: None)
         before.settle(10)

@@ -177,7 +177,7 @@ def test_what_cannot_be_asked(run: Run) -> None:
         (
             ["--count", "2", "--catalog", "paper", "-r", "", "--zone", "use1-az1"],
             2,
-            "tell zones apart",
+            "distinguish zones",
         ),
         (["--count", "2", "--prices", "live", "--offline"], 2, "offline"),
         (["--count", "2", "-o", "xml"], 2, "xml"),
