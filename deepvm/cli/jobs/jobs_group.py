@@ -156,7 +156,7 @@ def save(name: str = NAME) -> None:
 
 @app.command(short_help="End a job after a checkpoint.")
 def stop(name: str = NAME) -> None:
-    """End a job: it saves a version, then its machines are released.
+    """End a job: it saves a checkpoint, then its machines are released.
 
     'deepvm jobs resume' continues it.
     """
