@@ -72,6 +72,7 @@ from deepvm.errors import (
 from deepvm.io.atomic_write import discard, hidden_path, sync
 from deepvm.io.failpoints import point
 from deepvm.io.safe_read import StrPath
+from deepvm.io.threads import start_thread
 
 METADATA = ".metadata"
 DATA_NAME = "__{}_{}.distcp"
@@ -482,8 +483,7 @@ class _Sending:
         self._complete = self.ticket.rank > 0
         self._reached: Level | None = None
         self._error: CheckpointError | None = None
-        self._thread = threading.Thread(target=self._run, name="deepvm-dcp", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="deepvm-dcp")
 
     def commit(self, record: bytes) -> None:
         size = self.ticket.metadata_bytes

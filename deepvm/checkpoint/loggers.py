@@ -1,12 +1,12 @@
 """Events of checkpoints for TensorBoard, or another logger, which a thread of its own calls."""
 
 import logging
-import threading
 from collections import Counter
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from deepvm.core.json_types import JsonObject
+from deepvm.io.threads import start_thread
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_WAITING = 10_000
@@ -57,8 +57,7 @@ class Delivery:
         self._queue: SimpleQueue[tuple[str, JsonObject] | None] = SimpleQueue()
         self._lost = 0
         self._broken = False
-        self._thread = threading.Thread(target=self._deliver, name="deepvm-logger", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._deliver, name="deepvm-logger")
 
     def __call__(self, event: str, facts: JsonObject) -> None:
         if self._broken or self._queue.qsize() >= _MOST_WAITING:

@@ -25,6 +25,7 @@ from deepvm.io.agent_board import (
     SaveReason,
     ScheduledSave,
 )
+from deepvm.io.threads import start_thread
 
 _LOOK_S = 0.1
 _SELDOM = 10
@@ -61,8 +62,7 @@ class Peers:
         self._thread: threading.Thread | None = None
         if not local_rank:
             store.add("boards", 1)
-            self._thread = threading.Thread(target=self._watch, name="deepvm-peers", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._watch, name="deepvm-peers")
             atexit.register(self.close)
         store.add("ranks", 1)
 
@@ -402,8 +402,7 @@ class AgentLink:
 
         with self._lock:
             if self._teller is None:
-                self._teller = threading.Thread(target=tell_all, name="deepvm-agent", daemon=True)
-                self._teller.start()
+                self._teller = start_thread(tell_all, name="deepvm-agent")
         self._messages.put(message)
 
     def _connect(self) -> None:

@@ -30,6 +30,7 @@ from deepvm.errors import (
     SimulationError,
     WorkerLostError,
 )
+from deepvm.io.threads import start_thread
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline
@@ -240,7 +241,7 @@ def _work(pipe: Connection) -> None:
         parent.join()  # waits for a pipe that only the parent holds open
         os._exit(143)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    start_thread(end_with_parent)
     with suppress(EOFError, OSError):
         while True:
             spec = pipe.recv()

@@ -2,7 +2,6 @@
 # Slow failures are remembered for five minutes, so that not every command waits for them. Refused
 # credentials and permissions are not: they fail fast, and may be repaired by then.
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,6 +18,7 @@ from deepvm.catalog.signals.signal import Provider, Signal, age, base, reason, t
 from deepvm.core.progress import Say
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
+from deepvm.io.threads import start_thread
 
 AT_ONCE = 8  # Most signals that are fetched at the same time
 # Seconds without any answer after which the rest counts as failed. Providers take a few minutes at
@@ -200,7 +200,7 @@ def run_in_daemons(
                     future.set_exception(error)
 
     for number in range(min(at_once, len(items))):
-        threading.Thread(target=serve, name=f"{name}-{number}", daemon=True).start()
+        start_thread(serve, name=f"{name}-{number}")
     return futures
 
 

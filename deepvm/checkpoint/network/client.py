@@ -34,6 +34,7 @@ from deepvm.checkpoint.network.protocol import (
     unexpected,
 )
 from deepvm.errors import CheckpointError, MemoryOnlyError, RequestError, VersionGoneError
+from deepvm.io.threads import start_thread
 
 TOKEN_VARIABLE = "DEEPVM_TOKEN_FILE"
 WEAK_VARIABLE = "DEEPVM_ALLOW_WEAK_TOKEN"
@@ -312,8 +313,7 @@ class AckPoller:
         self._link: Link | None = None
         self._closed = threading.Event()
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="deepvm-tcp-poller", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="deepvm-tcp-poller")
 
     def add(self, pending: PendingVersion) -> None:
         with self._changed:

@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from deepvm.errors import CheckpointError, MissingExtraError
+from deepvm.io.threads import start_thread
 
 _LOG = logging.getLogger("deepvm.checkpoint")
 _ULFM = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm; a hint, not a proof
@@ -179,8 +180,7 @@ class MpiTransport:
         self.free = mpi.Free_mem
         self._control = self.memory(_MESSAGE.size)
         self._listening = comm.Irecv(self._control, mpi.ANY_SOURCE, _CONTROL)
-        self._thread = threading.Thread(target=self._run, name="deepvm-mpi", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="deepvm-mpi")
 
     def connect(self, peer: int) -> socket.socket:
         """A stream to another, maybe starting process; it ends at once if none serves there."""

@@ -26,6 +26,7 @@ from deepvm.checkpoint.node.versions import State
 from deepvm.checkpoint.tiers.base import kept
 from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.threads import start_thread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -53,7 +54,7 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
             raise CheckpointError(f"{listen}: {problem}") from error
         host, port, *_ = self.socket.getsockname()
         self.address = Address(host, port)
-        threading.Thread(target=self.serve_forever, name="deepvm-metrics", daemon=True).start()
+        start_thread(self.serve_forever, name="deepvm-metrics")
 
     def close(self) -> None:
         self.shutdown()
@@ -237,9 +238,7 @@ class Node:
             raise
         if self.flusher is not None:
             self.flusher.start()
-        threading.Thread(
-            target=self._accept, args=(self._listener,), name="deepvm-accept", daemon=True
-        ).start()
+        start_thread(self._accept, self._listener, name="deepvm-accept")
         return self._listener.endpoint
 
     def deserted(self) -> bool:
@@ -366,9 +365,7 @@ class Node:
             self._forget(oldest)
             oldest.abort()
         try:
-            threading.Thread(
-                target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True
-            ).start()
+            start_thread(self._serve, connection, sock, name=f"deepvm-{peer}")
         except RuntimeError:  # no more threads
             self._forget(connection)
             sock.close()  # with TLS another one than the caller's

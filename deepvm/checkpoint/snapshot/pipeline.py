@@ -14,6 +14,7 @@ from deepvm.checkpoint.snapshot.host_buffer import FillProgress, Slot
 from deepvm.checkpoint.tiers.base import Tier, all_settled
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError, MemoryOnlyError, TierBusyError
+from deepvm.io.threads import start_thread
 
 
 class Pipeline:
@@ -85,11 +86,7 @@ class Pipeline:
             for name, queue in zip(
                 ("copy", *(tier.url for tier in self.tiers)), self._queues, strict=True
             ):
-                thread = threading.Thread(
-                    target=_serve, args=(queue,), name=f"deepvm-{name}", daemon=True
-                )
-                thread.start()
-                self._threads.append(thread)
+                self._threads.append(start_thread(_serve, queue, name=f"deepvm-{name}"))
         self._queues[0].put(work)
 
     def fill(

@@ -30,6 +30,7 @@ from deepvm.errors import (
     TierBusyError,
     VersionGoneError,
 )
+from deepvm.io.threads import start_thread
 
 log = logging.getLogger("deepvm.checkpoint")
 MOST_NODES = 16
@@ -63,13 +64,8 @@ def at_once(work: Callable[..., _T], *arguments: Iterable[Any]) -> list[Future[_
     # Not an executor: those refuse work at the end of a program, when the last checkpoint is still
     # to be sent.
     threads = [
-        threading.Thread(
-            target=fulfil, args=(future, work, *each), name="deepvm-nodes", daemon=True
-        )
-        for future, *each in calls
+        start_thread(fulfil, future, work, *each, name="deepvm-nodes") for future, *each in calls
     ]
-    for thread in threads:
-        thread.start()
     for thread in threads:
         thread.join()
     return [future for future, *_ in calls]
@@ -213,10 +209,7 @@ class ReplicatedTier(NodeGroup):
                 if copies.over:
                     self._open.remove(copies)
             if self._watching is None and self._watched and not self._closed.is_set():
-                self._watching = threading.Thread(
-                    target=self._ask_again, name="deepvm-silent-nodes", daemon=True
-                )
-                self._watching.start()
+                self._watching = start_thread(self._ask_again, name="deepvm-silent-nodes")
 
     @property
     def _watched(self) -> bool:

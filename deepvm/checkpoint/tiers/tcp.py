@@ -29,6 +29,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
+from deepvm.io.threads import start_thread
 
 _WORTH_TWO = 16 * 2**20
 _TRIES = 5
@@ -421,12 +422,7 @@ class TcpTier(Tier):
             except BaseException as error:
                 errors.append(link.explain(error))
 
-        helpers = [
-            threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True)
-            for k in links[1:]
-        ]
-        for thread in helpers:
-            thread.start()
+        helpers = [start_thread(send, k, name="deepvm-tcp-flow") for k in links[1:]]
         send(links[0])
         for thread in helpers:
             thread.join(max(deadline - time.monotonic(), 0.0) + 1.0)

@@ -19,6 +19,7 @@ from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.core.json_types import JsonDict
 from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
+from deepvm.io.threads import start_thread
 
 _LOOK_S = 0.05
 _POLL_S = 0.1
@@ -182,8 +183,7 @@ class NoticeHook:
         self._hook: Any = None
         self._own: set[nn.Module] = set()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="deepvm-notice", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._watch, name="deepvm-notice")
 
     def stepped(self) -> None:
         if not self._parameters:

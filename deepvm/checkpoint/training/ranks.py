@@ -1,7 +1,6 @@
 """The ranks of a training job: they save the same checkpoint or none, and share the work."""
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -14,6 +13,7 @@ from deepvm.checkpoint.format.layout import Ranges, Segment, runs
 from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
+from deepvm.io.threads import start_thread
 
 T = TypeVar("T")
 WAIT_S = 600
@@ -73,7 +73,7 @@ class Ranks:
                 done.set_exception(error)
 
         # In a thread, so that this rank meets the others meanwhile and the group does not time out.
-        threading.Thread(target=run, name="deepvm-work", daemon=True).start()
+        start_thread(run, name="deepvm-work")
         while not self.minimum([bool(wait([done], WAIT_S / MEETINGS).done)])[0]:
             pass
         return self.gather_objects(done.result())

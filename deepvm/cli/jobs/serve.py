@@ -9,6 +9,7 @@ import typer
 from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
 from deepvm.errors import DataError
+from deepvm.io.threads import start_thread
 
 _POLL_S = 5.0
 _JOIN_TIMEOUT_S = 1.0
@@ -48,8 +49,7 @@ def serve(
             )
 
     over = threading.Event()
-    follower = threading.Thread(target=_follow_heads, args=(over,), daemon=True)
-    follower.start()
+    follower = start_thread(_follow_heads, over)
     with History.reader() as history:
         try:
             site.serve(history, token, host, port, ready)

@@ -17,6 +17,7 @@ from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Sche
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import free_port
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests, TrainerSocket, open_backups
 from deepvm.jobs.agent.controller_client import (
     LEFT,
@@ -111,7 +112,7 @@ class Agent(TrainerRequests):
         if self._notices is not None:
             heard = (self._noticed, self._rebalanced, self._unavailable)
             listened = (self._notices, self._over, *heard)
-            threading.Thread(target=watch, args=listened, daemon=True, name="notices").start()
+            start_thread(watch, *listened, name="notices")
         try:
             self._prepare()
         except OrphanedError:
@@ -134,7 +135,7 @@ class Agent(TrainerRequests):
     def _prepare(self) -> None:
         preparation = self._preparation
         spec = preparation.job()
-        threading.Thread(target=self._beats, daemon=True, name="beats").start()
+        start_thread(self._beats, name="beats")
         code = preparation.have_code(spec)
         environ = preparation.environ(spec)
         both = {**environ, **spec["env"]}

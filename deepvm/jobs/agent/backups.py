@@ -18,6 +18,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.agent_board import SOCKET, SaveReason, ScheduledSave
 from deepvm.io.failpoints import point
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, PartStatus, StoredBackup
@@ -148,8 +149,7 @@ class Backups:
     def _put(self, item: _Upload | Part) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True, name="backups")
-                self._thread.start()
+                self._thread = start_thread(self._run, name="backups")
         self._queue.put(item)
 
     def nothing(self, part: Part) -> None:
@@ -457,7 +457,7 @@ class TrainerSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             os.close(opened)
         path.chmod(0o600)
         self.answer = answer
-        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+        start_thread(self.serve_forever, 0.1)
 
     def close(self) -> None:
         self.shutdown()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
+from deepvm.io.threads import start_thread
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S = 0.2
@@ -147,8 +148,7 @@ class Reporter:
         self._events: list[JsonDict] = []
         self._change = threading.Condition()
         self._number = time.time_ns()  # an agent that is started again continues to count
-        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="report")
 
     def add(self, kind: str, **facts: Any) -> int:
         """Report something; returns its number. Long texts are cut."""

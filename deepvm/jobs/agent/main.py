@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from deepvm.core.json_types import JsonDict
 from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
 from deepvm.jobs.agent.notices import notice_source
@@ -78,7 +78,7 @@ class AnchorAgent:
             stdout=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        start_thread(self._read)
 
     def _read(self) -> None:
         assert self._node is not None and self._node.stdout is not None

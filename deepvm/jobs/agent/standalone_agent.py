@@ -23,6 +23,7 @@ from deepvm.io.agent_board import (
     SaveReason,
     ScheduledSave,
 )
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests, TrainerSocket, open_backups
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
@@ -73,7 +74,7 @@ class StandaloneAgent(TrainerRequests):
                 command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
                 heard = (self._noticed, self._rebalanced, self._unavailable)
                 watched = (self.notices, self._over, *heard)
-                threading.Thread(target=watch, args=watched, daemon=True).start()
+                start_thread(watch, *watched)
                 code = self._watch(command, signals)
                 return code or self._last_backup(signals)
             finally:

@@ -19,6 +19,7 @@ from typing import IO, Any, TypeAlias
 from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_link import INDEPENDENT
 from deepvm.io.processes import become_subreaper, children_of
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.group_watch import are_connected
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.tracebacks import own_frames_first
@@ -253,8 +254,7 @@ class Trainers:
                 start_new_session=True,
             )
             trainer = Trainer(local_rank, process)
-            trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
-            trainer.reader.start()
+            trainer.reader = start_thread(self._read, trainer)
             self.running.append(trainer)
         for one in waiting:
             one.end()

@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from deepvm.core.units import utc_text
 from deepvm.io.atomic_write import write_json
 from deepvm.io.failpoints import point
 from deepvm.io.processes import become_subreaper, end_descendants
+from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.clouds.reaper import KEPT
 from deepvm.jobs.steady_clock import clock_of
@@ -37,7 +37,7 @@ class FakeMetadata(http.server.ThreadingHTTPServer):
         self.facts = facts
         self.tokens = set[str]()
         self.url = f"http://{address}:{self.server_port}"
-        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+        start_thread(self.serve_forever, 0.1)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """An agent that was killed while it asked is no event."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.errors import DataError, DeepVMError
+from deepvm.io.threads import start_thread
 from deepvm.jobs.cloud import HostsController, RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_machine import PUT_OFF_S, put_off_shutdown
 from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
@@ -195,7 +196,7 @@ def main() -> None:
     (data / "jobs" / ".aws-owner").write_text(known["owner"])
     cloud = Ec2Cloud(data / "jobs")
     over = threading.Event()
-    threading.Thread(target=_put_off, args=(over,), daemon=True).start()
+    start_thread(_put_off, over)
     try:
         HeadMachine(known["job"], number, data / "jobs", cloud).run()
     finally:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
+from deepvm.io.threads import start_thread
 from deepvm.jobs.cloud import (
     ChangedError,
     Cloud,
@@ -236,9 +237,7 @@ class StateReplicator:
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
         loop.call_soon_threadsafe(self._turn, loop)
         for work in (partial(self._keep, open_history), partial(self._run_errands, handle)):
-            thread = threading.Thread(target=work, name="head", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(start_thread(work, name="head"))
 
     def _run_errands(self, handle: Handle) -> None:
         while True:

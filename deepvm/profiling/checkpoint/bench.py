@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from deepvm.core.units import refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.atomic_write import sync
+from deepvm.io.threads import start_thread
 from deepvm.profiling.checkpoint.node_process import MemoryNode, machine_of
 from deepvm.profiling.workload import train_step
 from deepvm.profiling.workload.models import build
@@ -193,7 +193,7 @@ class TorchSnapshot(Method):
         pending = snapshot.async_take(str(self.folder / "state"), objects)
         written: Future[Any] = Future()
         # An executor's thread would be joined at exit, even if it hangs.
-        threading.Thread(target=fulfil, args=(written, pending.wait), daemon=True).start()
+        start_thread(fulfil, written, pending.wait)
         return written
 
 

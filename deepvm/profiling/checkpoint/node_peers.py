@@ -4,7 +4,6 @@ import json
 import mmap
 import os
 import socket
-import threading
 import time
 from concurrent.futures import Future
 from itertools import pairwise
@@ -16,6 +15,7 @@ from deepvm.checkpoint.network.protocol import tune
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.core.json_types import JsonObject
+from deepvm.io.threads import start_thread
 from deepvm.profiling.hosts.watchdog import agent, emit
 
 _COUNT = 8  # Bytes of the number that says how many follow
@@ -74,7 +74,7 @@ class Sender:
         parts = [self._own[start : start + share] for start in range(0, len(self._own), share)]
         done = [Future[None]() for _ in parts]
         for future, sock, part in zip(done[1:], self._plain[1:], parts[1:], strict=False):
-            threading.Thread(target=fulfil, args=(future, _send, sock, part), daemon=True).start()
+            start_thread(fulfil, future, _send, sock, part)
         fulfil(done[0], _send, self._plain[0], parts[0])
         for future in done:
             future.result()
@@ -119,7 +119,7 @@ def receive() -> None:
     while True:
         sock, _ = server.accept()
         tune(sock)
-        threading.Thread(target=serve, args=(sock,), daemon=True).start()
+        start_thread(serve, sock)
 
 
 def _work(order: JsonObject, lines: SimpleQueue[str]) -> None:

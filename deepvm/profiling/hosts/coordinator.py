@@ -18,6 +18,7 @@ from typing import IO, Any
 from deepvm.core.json_types import JsonDict
 from deepvm.core.progress import Say
 from deepvm.errors import MeasurementError, RequestError
+from deepvm.io.threads import start_thread
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
@@ -77,10 +78,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             (process.stdout, partial(self._take_message, place)),
             (process.stderr, partial(self._take_text, member)),
         )
-        readers = [threading.Thread(target=_read, args=args, daemon=True) for args in streams]
-        waiter = threading.Thread(target=self._wait, args=(place, process, readers), daemon=True)
-        for thread in (*readers, waiter):
-            thread.start()
+        readers = [start_thread(_read, *each) for each in streams]
+        start_thread(self._wait, place, process, readers)
 
     def _take_message(self, place: int, line: str) -> None:
         if line.startswith(MARK):

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
 from deepvm.io.processes import children_of
+from deepvm.io.threads import start_thread
 
 # Starts the lines for the process that started this one; all others are for people
 MARK = "@deepvm "
@@ -34,7 +34,7 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
-    threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
+    start_thread(_watch, *arguments, name="watchdog")
     return lines
 
 

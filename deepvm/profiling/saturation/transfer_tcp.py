@@ -9,7 +9,6 @@ import json
 import os
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from queue import SimpleQueue
@@ -17,6 +16,7 @@ from queue import SimpleQueue
 from deepvm.checkpoint.network.protocol import Channel, Kind, admit, introduce, tune
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, MeasurementError
+from deepvm.io.threads import start_thread
 from deepvm.profiling.hosts.machine import boot_id, own_addresses
 from deepvm.profiling.hosts.watchdog import agent, emit
 
@@ -81,7 +81,7 @@ class Receiver:
         self.port = int(self._listener.getsockname()[1])
         self._senders: dict[str, tuple[socket.socket, Channel]] = {}
         self._open = True
-        threading.Thread(target=self._let_in, daemon=True).start()
+        start_thread(self._let_in)
 
     def gather(self, names: Sequence[str]) -> list[str]:
         self._open = False
@@ -93,7 +93,7 @@ class Receiver:
                 with contextlib.suppress(OSError):
                     sock, _ = self._listener.accept()
                     # A thread of its own: silent strangers must not delay the senders
-                    threading.Thread(target=self._meet, args=(sock,), daemon=True).start()
+                    start_thread(self._meet, sock)
 
     def _meet(self, sock: socket.socket) -> None:
         channel = Channel(sock)

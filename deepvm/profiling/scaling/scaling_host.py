@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import tempfile
-import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.host_info import cores
+from deepvm.io.threads import start_thread
 from deepvm.profiling.hosts.machine import address_toward, boot_id, describe, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
 
@@ -41,9 +41,7 @@ def _probe(order: JsonObject, lines: SimpleQueue[str]) -> None:
     _built(order["workload"])
     token = order["token"]
     listener = _listen()
-    threading.Thread(
-        target=_answer, args=(listener, f"{token} {order['rank']}"), daemon=True
-    ).start()
+    start_thread(_answer, listener, f"{token} {order['rank']}")
     emit(
         "ready",
         port=listener.getsockname()[1],
