@@ -12,7 +12,7 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
-from deepvm.core.json_types import JsonDict
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CATALOG_VERSION = "deepvm.catalog/1"  # ``schema_version`` of a catalog
 AS_SHOWN = "a catalog, as `deepvm catalog show paper -o json` prints it"
-Document = Mapping[str, Any]  # A JSON object; numbers are int, Decimal or float
+Document = JsonObject  # numbers are int, Decimal or float
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:

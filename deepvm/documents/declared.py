@@ -29,12 +29,11 @@ users see do not have the limits of numbers and lists in records of the lab.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
-from deepvm.core.json_types import JsonDict
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.user_dirs import read_data
 
-Schema = Mapping[str, Any]
+Schema = JsonObject
 FIRST = "^"
 NULL = {"type": "null"}
 

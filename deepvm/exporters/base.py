@@ -70,8 +70,8 @@ class Exporter:
     FOLDER: ClassVar[str]
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     CLOUDS: ClassVar[frozenset[str]] = frozenset()
-    RENTS: ClassVar[bool] = True
-    SENDS_FILES: ClassVar[bool] = False
+    RENTS = True
+    SENDS_FILES = False
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         self.plan = plan

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import IntArray
 from deepvm.core.units import refuse_outside
 from deepvm.errors import RequestError
-
-Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,17 @@ class Geometry:
             )
         return self.global_batch // world
 
-    def permutation(self, seed: int, epoch: int) -> Ids:
+    def permutation(self, seed: int, epoch: int) -> IntArray:
         """The samples of an epoch in their order, cut to N. Shape (N,)."""
         return np.random.default_rng([seed, epoch]).permutation(self.dataset_size)[
             : self.epoch_samples
         ]
 
-    def window(self, permutation: Ids, cursor_step: int) -> Ids:
+    def window(self, permutation: IntArray, cursor_step: int) -> IntArray:
         """The samples of one step of an epoch on all ranks (ECRL eq. 3). Shape (B,)."""
         return permutation[cursor_step * self.global_batch : (cursor_step + 1) * self.global_batch]
 
-    def shard(self, window: Ids, rank: int, world: int) -> Ids:
+    def shard(self, window: IntArray, rank: int, world: int) -> IntArray:
         """A rank's samples of a window (ECRL eq. 4). Shape (B / W,)."""
         size = self.local_batch(world)
         return window[rank * size : (rank + 1) * size]

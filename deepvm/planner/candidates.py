@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
@@ -20,9 +21,6 @@ from deepvm.planner.columns import (
     REGISTRY,
     UNLIMITED_USD,
     Architecture,
-    BoolArray,
-    FloatArray,
-    IntArray,
     MemoryNodeTable,
     TrainingTable,
 )

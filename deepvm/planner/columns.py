@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.instances import InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import StepTimeSpeedup
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 # Share of the throughput: where preemptions leave less, a cluster counts as never training. A job
 # that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.

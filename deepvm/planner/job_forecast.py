@@ -25,6 +25,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.lifetimes import ALLOCATION_S, BAND_SHARES, PREPARATION_S, START_S, mean_life_s
@@ -34,7 +35,7 @@ from deepvm.core.spelling import examples
 from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Z80, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import OptionMismatchError, RequestError
-from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
+from deepvm.planner.columns import UNLIMITED_USD, TrainingTable, law_of
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S = 0.55e9

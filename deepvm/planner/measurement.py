@@ -21,6 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.evidence import NOISE
@@ -28,7 +29,6 @@ from deepvm.core.training.roofline import REACH
 from deepvm.core.training.speed import READING, TrainingSpeed
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import gather
-from deepvm.planner.columns import FloatArray
 from deepvm.planner.ranking import VALUE_TOLERANCE, doubt_of, weighed
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice

@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, InstanceType
 from deepvm.core.cluster.speedup import STEP_TIME
 from deepvm.core.units import MICRO_USD, MOST_USD
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable, law_of
+from deepvm.planner.columns import TrainingTable, law_of
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import TIE, Choice, Enumeration, counted_share, tie_floor
 

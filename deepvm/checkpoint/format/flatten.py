@@ -3,9 +3,9 @@
 import io
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +19,8 @@ from deepvm.checkpoint.format.sharded import (
 )
 from deepvm.errors import RequestError
 
+StateDict: TypeAlias = dict[str, Any]  # What ``state_dict()`` returns
+State: TypeAlias = Mapping[str, Any]  # That, or what a file holds, only read
 _INT64 = range(-(2**63), 2**63)
 _CONSTANTS = (str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 _CONVERSIONS = {

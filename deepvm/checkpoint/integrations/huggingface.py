@@ -10,6 +10,7 @@ from typing import Any
 import transformers
 from transformers import TrainerCallback, TrainerState
 
+from deepvm.checkpoint.format.flatten import State, StateDict
 from deepvm.checkpoint.integrations.session import PackedState, SessionCallback, prepared
 from deepvm.checkpoint.training.hooks import callers
 from deepvm.checkpoint.training.state import Stateful
@@ -108,7 +109,7 @@ class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
         finally:
             self._close()
 
-    def _saved(self, trainer: Any) -> dict[str, Any]:
+    def _saved(self, trainer: Any) -> StateDict:
         found = _state_of(trainer)
         if self._over:
             found["counts"]["_total_loss_scalar"] = self._logged_loss
@@ -117,7 +118,7 @@ class DeepVMCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
         found["over"] = self._over
         return {"json": json.dumps(found, default=float), "loss": trainer._tr_loss.detach().cpu()}
 
-    def _restore(self, trainer: Any, saved: Mapping[str, Any]) -> None:
+    def _restore(self, trainer: Any, saved: State) -> None:
         found = json.loads(saved["json"])
         _restore_state(trainer, found)
         trainer._tr_loss = saved["loss"].to(trainer.args.device)
@@ -138,7 +139,7 @@ def _trainer(callback: TrainerCallback) -> Any:
     raise RequestError("DeepVMCallback", "called by no Trainer", allowed)
 
 
-def _state_of(trainer: Any) -> dict[str, Any]:
+def _state_of(trainer: Any) -> StateDict:
     states: dict[str, list[Any]] = {}
     for callback in [*trainer.callback_handler.callbacks, trainer.control]:
         if isinstance(callback, transformers.trainer_callback.ExportableState):
@@ -159,7 +160,7 @@ def _has_stopped(callback: Any) -> bool:
     return stops and callback.early_stopping_patience_counter >= callback.early_stopping_patience
 
 
-def _restore_state(trainer: Any, found: Mapping[str, Any]) -> None:
+def _restore_state(trainer: Any, found: State) -> None:
     state = TrainerState(**found["state"])
     for name in _OF_THIS_RUN:
         setattr(state, name, getattr(trainer.state, name))

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
+from deepvm.checkpoint.format.flatten import State, StateDict
 from deepvm.checkpoint.integrations.session import PackedState, SessionCallback, iterate_through
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.loggers import log
@@ -107,12 +108,12 @@ class DeepVMCallback(SessionCallback, Callback):  # type: ignore[misc]
         ):
             self._session.loader.leave()
 
-    def _saved(self, trainer: Any) -> dict[str, Any]:
+    def _saved(self, trainer: Any) -> StateDict:
         module = trainer.lightning_module
         data = trainer.datamodule
         loop = trainer.fit_loop.state_dict()
         loop["state_dict"] = {}  # of the loaders, whose position is saved with random states
-        found: dict[str, Any] = {_LOOP: loop}
+        found: StateDict = {_LOOP: loop}
         others = [callback for callback in trainer.callbacks if callback is not self]
         found["callbacks"] = {other.state_key: other.state_dict() for other in others}
         found["data"] = {} if data is None else data.state_dict()
@@ -122,7 +123,7 @@ class DeepVMCallback(SessionCallback, Callback):  # type: ignore[misc]
             found["module"] = {name: value for name, value in own.items() if name != "state_dict"}
         return found
 
-    def _restore(self, trainer: Any, found: Mapping[str, Any]) -> None:
+    def _restore(self, trainer: Any, found: State) -> None:
         trainer.fit_loop.load_state_dict(found[_LOOP])
         for callback in trainer.callbacks:
             state = found["callbacks"].get(callback.state_key)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from deepvm.checkpoint.arguments import check_whole
 from deepvm.checkpoint.checkpointer import Checkpointer
-from deepvm.checkpoint.format.flatten import check_readable
+from deepvm.checkpoint.format.flatten import StateDict, check_readable
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.loggers import log
 from deepvm.checkpoint.training.save_handle import Handle
@@ -255,7 +255,7 @@ class PackedState:
         self._size = _LEAST
         self._checked = -1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Raises RequestError: it has something in it that could not be read back."""
         stream = io.BytesIO()
         torch.save(self._save(), stream)
@@ -267,7 +267,7 @@ class PackedState:
             self._size *= 2
         return {"packed": pack(data, self._size)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         self._size = max(self._size, len(state_dict["packed"]))
         self._load(unpack(state_dict["packed"]))
 
@@ -305,7 +305,7 @@ def iterate_through(
     return resumable
 
 
-def _plain(kind: type[Any], state: dict[str, Any]) -> Any:
+def _plain(kind: type[Any], state: StateDict) -> Any:
     made = object.__new__(kind)
     made.__dict__.update(state)
     return made

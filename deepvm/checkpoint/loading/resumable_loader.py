@@ -15,7 +15,7 @@ from zlib import crc32
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from deepvm.checkpoint.format.flatten import check_readable
+from deepvm.checkpoint.format.flatten import State, StateDict, check_readable
 from deepvm.checkpoint.format.tensor_bytes import as_tensor, bytes_of
 from deepvm.checkpoint.loading import worker_states
 from deepvm.checkpoint.loading.random_states import (
@@ -227,7 +227,7 @@ class ResumableLoader:
         self._indexes: worker_states.Indexes | None = None
         self._resume: _Resume | None = None
         # The state that was loaded, until a pass starts with it
-        self._restored: dict[str, Any] = {}
+        self._restored: StateDict = {}
         self._warned = False
         self._checked = -1  # Bytes of the record that was last seen to be readable
 
@@ -466,12 +466,12 @@ class ResumableLoader:
         self._fetched = self._least = 0
         self._fetches.clear()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The position, with what is needed to come back to it; plain ``torch.load`` reads it."""
         if self._resume is not None:
             return dict(self._restored)
         batch = self.batch
-        record: dict[str, Any] = {
+        record: StateDict = {
             "now": _saved(GeneratorStates.now(self._generators)),
             "world": world_size(),
             "batch_size": _batch_size(self.loader),
@@ -637,7 +637,7 @@ class _Resume:
     alone: bool = False  # of another number of ranks: the global states are not this rank's
 
     @classmethod
-    def of(cls, batch: int, record: Mapping[str, Any]) -> _Resume:
+    def of(cls, batch: int, record: State) -> _Resume:
         resume = cls(_loaded(record["now"]), batch, inside="began" in record)
         for moment in ("made", "began", "first"):
             if record.get(moment) is not None:

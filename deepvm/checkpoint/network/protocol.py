@@ -18,15 +18,18 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError
 from deepvm.io.failpoints import point
+
+Body = JsonObject
 
 MOST_BODY = 64 * 2**10  # bytes of a JSON body
 MOST_DOCUMENT = 64 * 2**20  # bytes of a layout or a manifest
@@ -39,9 +42,6 @@ _MAGIC = b"DVM1"
 _HEADER = struct.Struct("!4sBI")
 _DATA = struct.Struct("!QII")
 _NONCE = 32
-
-
-Body = Mapping[str, Any]  # A JSON object
 
 
 class Kind(IntEnum):

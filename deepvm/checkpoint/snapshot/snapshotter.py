@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-from deepvm.checkpoint.format.flatten import FlatState, flatten
+from deepvm.checkpoint.format.flatten import FlatState, State, StateDict, flatten
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.format.sharded import (
@@ -129,8 +129,8 @@ class PendingSnapshot:
     """A checkpoint not sent yet."""
 
     handle: Handle
-    model: dict[str, Any]  # the state_dict after the step, with the model's own tensors
-    early: Mapping[str, Any]  # samplers and random states after the step, or the ranks' records
+    model: StateDict  # the state_dict after the step, with the model's own tensors
+    early: State  # samplers and random states after the step, or the ranks' records
     patience_s: float
     parts: FlatState
     owned: StorageRoles
@@ -541,7 +541,7 @@ class Snapshotter:
             for now, before in pairs
         )
 
-    def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _tree(self, version: int) -> tuple[StateDict, StateDict]:
         if self._ranks.world > 1:
             early = {RECORDS: self._records}
         else:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
@@ -90,14 +90,14 @@ class Tier(ABC):
     """
 
     url: str  # without secrets
-    form: ClassVar[str] = ""  # of its URLs, for errors
-    listed: ClassVar[bool] = True  # whether `deepvm ckpt` can ask it, from outside the training
+    form = ""  # of its URLs, for errors
+    listed = True  # whether `deepvm ckpt` can ask it, from outside the training
     # Whether put() calls `shard.ready` for what it reads; other tiers get finished copies only
-    streams: ClassVar[bool] = False
+    streams = False
     shared: bool = False  # jobs on other machines may write there too: each needs its own name
     volatile: bool = False  # never gets beyond Level.LOCAL
     # Whether it cannot be lost with this machine; next to such a tier, others do not count as safe
-    away: ClassVar[bool] = True
+    away = True
 
     @property
     def reads_memory(self) -> bool:
@@ -161,7 +161,7 @@ class Tier(ABC):
 class Store(Tier):
     """A tier that takes whole checkpoints whose checksums are known, from one node's threads."""
 
-    fills: ClassVar[bool] = False  # whether a checkpoint can be written while it is still arriving
+    fills = False  # whether a checkpoint can be written while it is still arriving
 
     def __init__(self, keep: int, every: int, session: str) -> None:
         """As in :meth:`Tier.open`, but ``keep=0`` keeps all."""

@@ -1,13 +1,13 @@
 """Assign changes between a step and the next forward to an iteration, where hooks cannot."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deepvm.checkpoint.format.flatten import flatten
+from deepvm.checkpoint.format.flatten import State, flatten
 from deepvm.checkpoint.format.sharded import local, storage_of
 from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of, sample
 from deepvm.checkpoint.loggers import log
@@ -221,7 +221,7 @@ def _sampled(tensor: Tensor) -> Any:
     return bytes_of(sample(source).contiguous())
 
 
-def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+def draws_between(before: State, after: State) -> dict[str, int]:
     """32-bit numbers drawn modulo 624, by generator; those that drew none are left out."""
     old = _positions(before)
     return {
@@ -231,7 +231,7 @@ def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
     }
 
 
-def _positions(random: Mapping[str, Any]) -> dict[str, tuple[bytes, int]]:
+def _positions(random: State) -> dict[str, tuple[bytes, int]]:
     torch_state = bytes_of(random["torch"])  # The state, and the words used of its block
     left = int.from_bytes(torch_state[8:12], "little")
     found = {

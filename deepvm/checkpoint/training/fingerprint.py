@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepvm.checkpoint.format.flatten import State
 from deepvm.checkpoint.training.hooks import parameters_of
 from deepvm.errors import CheckpointError
 
@@ -66,7 +67,7 @@ class Fingerprint:
             self._text = json.dumps(document, sort_keys=True)
         return self._text
 
-    def changes(self, tree: Mapping[str, Any]) -> list[str]:
+    def changes(self, tree: State) -> list[str]:
         """Settings, in words, that differ from a loaded checkpoint's.
 
         Raises CheckpointError: an optimizer has the same parameters in another order.
@@ -127,7 +128,7 @@ class Fingerprint:
         }
 
 
-def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+def other_model(saved: State, present: State) -> str:
     """Why a state is of another model where ``load_state_dict`` is silent; empty if it fits."""
     plain = (Tensor, nn.Parameter)
     pairs: dict[str, tuple[Any, Any]] = {n: (v, present.get(n)) for n, v in saved.items()}

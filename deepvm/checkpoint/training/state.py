@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deepvm.checkpoint.format.flatten import flatten, map_leaves
+from deepvm.checkpoint.format.flatten import State, StateDict, flatten, map_leaves
 from deepvm.checkpoint.format.sharded import (
     check_runs,
     is_sharded,
@@ -41,9 +41,6 @@ _CLONE_HINT = (
 _MOST_LINES = 4
 
 
-State = Mapping[str, Any]  # What ``state_dict()`` returns, or what a file holds
-
-
 class StorageRoles(NamedTuple):
     """Storages by their role, as ``_cdata``."""
 
@@ -56,9 +53,9 @@ class StorageRoles(NamedTuple):
 class Stateful(Protocol):
     """What a scheduler, a GradScaler or a sampler has."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> StateDict: ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+    def load_state_dict(self, state_dict: StateDict) -> Any: ...
 
 
 class TrainingState:
@@ -116,7 +113,7 @@ class TrainingState:
             to_come = [region_of(p) for p in updated] * _states_to_come(self.optimizer)
         check_runs([*found.regions.values(), *to_come])
 
-    def early(self) -> dict[str, Any]:
+    def early(self) -> StateDict:
         """Copies of what the next batch advances: random states, samplers and loaders.
 
         Everything else is read when the next forward starts; of that a file has one for all ranks.
@@ -124,7 +121,7 @@ class TrainingState:
         states = {n: v.state_dict() for n, v in self.extra.items() if n in self.read_after_step}
         return {**_copied(states), RANDOM: random_state()}
 
-    def tree(self, version: int, early: State) -> dict[str, Any]:
+    def tree(self, version: int, early: State) -> StateDict:
         if self.sharded:
             for place, optimizer in self.optimizers.items():
                 _check_sharded(place, optimizer)
@@ -271,7 +268,7 @@ def pack(record: bytes, capacity: int) -> Tensor:
     return torch.frombuffer(bytearray(data.ljust(capacity, b"\0")), dtype=torch.uint8)
 
 
-def unpack(tensor: Tensor) -> dict[str, Any]:
+def unpack(tensor: Tensor) -> StateDict:
     """The record in a tensor of :func:`pack`."""
     data = bytes_of(tensor)
     (length,) = struct.unpack_from("<Q", data)
@@ -327,7 +324,7 @@ def _parts(saved: Any, present: Any) -> Any:
     return saved
 
 
-def _sharded_states(state: State, optimizer: Optimizer) -> dict[str, Any]:
+def _sharded_states(state: State, optimizer: Optimizer) -> StateDict:
     """A saved optimizer state: what is as large as its parameter is sharded like it."""
     parameters = parameters_of(optimizer)
     if not any(map(is_sharded, parameters)):
@@ -375,7 +372,7 @@ def _check_memory(label: str, module: nn.Module) -> None:
             raise RequestError(f"{label}.{name}", problem, _CLONE_HINT)
 
 
-def _shapes(state: State) -> dict[str, Any]:
+def _shapes(state: State) -> StateDict:
     plain = (Tensor, nn.Parameter)
     return {k: v.shape if type(v) in plain or is_sharded(v) else None for k, v in state.items()}
 
@@ -403,10 +400,10 @@ def _shortened(text: str) -> str:
     return " ".join(lines)
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> StateDict:
     """The random generators that this process uses, as tensors and numbers."""
     version, words, gauss = random.getstate()
-    found: dict[str, Any] = {
+    found: StateDict = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64, device="cpu"),
         # A tensor even if there is none: None would change the layout of the file.

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError
@@ -40,8 +39,8 @@ _GONE_S = 10.0
 class LocalCloud(Cloud):
     """Machines on this computer."""
 
-    can_preempt: ClassVar = True
-    near: ClassVar = True
+    can_preempt = True
+    near = True
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         self._folder = folder  # For all jobs' machines

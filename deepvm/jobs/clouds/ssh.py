@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import deepvm
 from deepvm.core.json_types import JsonDict, JsonObject
@@ -63,7 +63,7 @@ class _Placed:
 class SshCloud(Cloud):
     """Machines on the hosts of a job's file."""
 
-    can_preempt: ClassVar = True
+    can_preempt = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -109,14 +109,14 @@ class FaultTarget(RankProcesses):
 class Fault:
     """A kind of failure, without state: what was done stands in the records of the run."""
 
-    ends: ClassVar[bool] = True  # Whether the attempt ends by it, and another continues
+    ends = True  # Whether the attempt ends by it, and another continues
     # Where it hits a rank; None: the supervisor strikes once the rank's log has the step
     moment: ClassVar[Moment | None] = None
-    damages: ClassVar[bool] = False  # Whether it damages a checkpoint, of which there must be one
+    damages = False  # Whether it damages a checkpoint, of which there must be one
     # Which of ``rank``, ``target``, ``seconds``, ``share``, ``mbps`` it knows
-    options: ClassVar[frozenset[str]] = frozenset({"rank"})
-    seconds: ClassVar[float] = 0.0  # How long it lasts if the matrix does not say
-    announced: ClassVar[bool] = False
+    options = frozenset({"rank"})
+    seconds = 0.0  # How long it lasts if the matrix does not say
+    announced = False
 
     def strikes(
         self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import TextIO
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.version_dir import Found, VersionFolder
@@ -38,8 +38,8 @@ def _warnings(note: Callable[..., None]) -> Iterator[None]:
 class Deepvm(Strategy):
     """``Checkpointer`` to a folder, with checkpoints between iterations of ``steps()``."""
 
-    all_ranks_write: ClassVar[bool] = True
-    obeys_orchestrator: ClassVar[bool] = True
+    all_ranks_write = True
+    obeys_orchestrator = True
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
@@ -136,4 +136,4 @@ class Deepvm(Strategy):
 class DeepvmTcp(Deepvm):
     """``Checkpointer`` into the memory of a node, and after that into the folder."""
 
-    in_memory: ClassVar[bool] = True
+    in_memory = True

@@ -6,7 +6,7 @@ import shutil
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ _ERRORS = (Exception, CheckpointException)
 class Dcp(Strategy):
     """PyTorch's distributed checkpoint: a folder each, renamed by rank 0 once it is complete."""
 
-    all_ranks_write: ClassVar[bool] = True
+    all_ranks_write = True
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepvm.lab.strategies.state import State  # loads torch: matrix files are read without it
@@ -44,10 +44,10 @@ class Setting:
 class Strategy(ABC):
     """One training's checkpoints on one rank; all ranks call the same methods in order."""
 
-    in_memory: ClassVar[bool] = False  # Whether it needs a memory node
-    all_ranks_write: ClassVar[bool] = False  # Whether each rank writes to files, not rank 0 alone
+    in_memory = False  # Whether it needs a memory node
+    all_ranks_write = False  # Whether each rank writes to files, not rank 0 alone
     # Whether the agent of ``deepvm run`` can ask it for a checkpoint
-    obeys_orchestrator: ClassVar[bool] = False
+    obeys_orchestrator = False
 
     def __init__(self, state: "State", setting: Setting) -> None:
         self.state = state

@@ -19,19 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.lifetimes import MAX_OVER_BAD_TIME
-from deepvm.planner.columns import (
-    Architecture,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    MemoryNodeTable,
-    TrainingTable,
-    law_of,
-)
+from deepvm.planner.columns import Architecture, MemoryNodeTable, TrainingTable, law_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD, budget_micro_usd
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.describe import describe, improvement
 from deepvm.planner.ranking import first, firsts
 from deepvm.planner.request import PlanRequest

@@ -32,9 +32,10 @@ from typing import Any, Literal
 import numpy as np
 import pulp
 
+from deepvm.core.arrays import IntArray
 from deepvm.core.cluster.instances import Market, quota_limit
 from deepvm.errors import SolverError
-from deepvm.planner.columns import UNLIMITED_USD, IntArray, MemoryNodeTable, TrainingTable
+from deepvm.planner.columns import UNLIMITED_USD, MemoryNodeTable, TrainingTable
 from deepvm.planner.options import MOST_NODES
 from deepvm.planner.search.enumeration import (
     Block,

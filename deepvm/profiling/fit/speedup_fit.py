@@ -7,7 +7,6 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtrit
 
 from deepvm.core.arrays import FloatArray
@@ -170,7 +169,7 @@ class Band:
     """A band around a fitted curve; ``draws``: their parameters (resamples, parameters)."""
 
     fitted: FittedLaw
-    draws: npt.NDArray[np.float64]
+    draws: FloatArray
 
     def at(self, n: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Low and high S(n), same shape as n; they enclose the fitted curve and are >= 0."""

@@ -19,8 +19,8 @@ from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.json_types import JsonDict
 from deepvm.core.progress import Say
 from deepvm.core.units import refuse_outside
@@ -30,7 +30,6 @@ from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import COMMAND, HOST, Host, Launcher, shell_words
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
 
-Array = npt.NDArray[np.float64]
 Times: TypeAlias = Mapping[int, Sequence[float]]  # Seconds of each repeat, by n
 
 # The least noise of log t: headers, start signals and a filling window cost about 1 %
@@ -50,7 +49,7 @@ class SaturationPoint:
     low: int | None
     high: int | None
 
-    def at(self, n: Array) -> Array:
+    def at(self, n: FloatArray) -> FloatArray:
         rise = np.where(n > self.senders, self.rise, 1.0)
         return self.seconds / np.minimum(n, self.senders) * rise
 
@@ -95,16 +94,16 @@ def fit_knee(times: Times, *, resamples: int = 1000, seed: int = 0) -> Saturatio
 # Curves are fitted to many rows at once: an array of k, constant, rise and error, shape (4, rows)
 
 
-def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
+def _log_t(n: FloatArray, k: FloatArray, constant: FloatArray, rise: FloatArray) -> FloatArray:
     """Curves log t(n) = constant - log min(n, k), plus ``rise`` if n > k; shape (rows, n)."""
     k = k[:, None]
     return constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)
 
 
-def _best(n: Array, y: Array) -> Array:
+def _best(n: FloatArray, y: FloatArray) -> FloatArray:
     """The form that AICc prefers for log t ``y``, shape (rows, n)."""
 
-    def least(best: Array, other: Array) -> Array:
+    def least(best: FloatArray, other: FloatArray) -> FloatArray:
         return np.where(other[3] < best[3], other, best)
 
     whole = reduce(
@@ -114,12 +113,12 @@ def _best(n: Array, y: Array) -> Array:
     return np.where(_aicc(len(n), free[3], 3) < _aicc(len(n), whole[3], 2), free, whole)
 
 
-def _with_knee(n: Array, y: Array, k: Array) -> Array:
+def _with_knee(n: FloatArray, y: FloatArray, k: FloatArray) -> FloatArray:
     own = y + np.log(np.minimum(n, k[:, None]))
     return np.stack([k, own.mean(axis=1), np.zeros(len(y)), own.std(axis=1)])
 
 
-def _with_split(n: Array, y: Array, place: int) -> Array:
+def _with_split(n: FloatArray, y: FloatArray, place: int) -> FloatArray:
     """The best curve that falls over the first ``place`` of n and is level, maybe higher, then."""
     last = float(n[place - 1])
     following = float(n[place])
@@ -135,18 +134,22 @@ def _with_split(n: Array, y: Array, place: int) -> Array:
     )
 
 
-def _aicc(count: int, error: Array, parameters: int) -> Array:
+def _aicc(count: int, error: FloatArray, parameters: int) -> FloatArray:
     if count - parameters < 2:
         return np.full(len(error), np.inf)
-    likelihood: Array = count * np.log(error**2 + _FLOOR**2)
+    likelihood: FloatArray = count * np.log(error**2 + _FLOOR**2)
     return (
         likelihood + 2 * parameters + 2 * parameters * (parameters + 1) / (count - parameters - 1)
     )
 
 
 def _resampled(
-    n: Array, logs: Sequence[Array], off: Array, resamples: int, random: np.random.Generator
-) -> Array:
+    n: FloatArray,
+    logs: Sequence[FloatArray],
+    off: FloatArray,
+    resamples: int,
+    random: np.random.Generator,
+) -> FloatArray:
     """Medians of resampled repeats, shape (resamples, n); deviations are pooled over all n."""
     pool = np.concatenate([(own - np.median(own)) * _widened(len(own), 1) for own in logs])
     expected = float(np.mean([pool.var() * math.pi / 2 / len(own) for own in logs]))  # of a median

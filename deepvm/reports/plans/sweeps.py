@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import ABSENT, With, document_of, ordered
-from deepvm.planner.columns import FloatArray
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.sweep import Sweep, SweepRow
 from deepvm.reports import pictures

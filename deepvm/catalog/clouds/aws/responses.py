@@ -14,6 +14,7 @@ import jmespath
 from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.cluster.instances import Market
 from deepvm.core.json_types import JsonDict
+from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.units import format_time
 
 _MIB_PER_GIB = 1024
@@ -53,7 +54,6 @@ UNUSABLE = "unusable row"  # The reason under which refused rows are counted
 # VPC)``.
 LINUX = "Linux/UNIX"
 
-Row = Mapping[str, Any]
 _Result = TypeVar("_Result")
 
 
