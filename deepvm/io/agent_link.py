@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepvm.io.agent_board import (
     AGENT,
@@ -179,6 +179,7 @@ _STRANGE_STEPS = 10  # After so many steps without the others, it should be logg
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
 log = logging.getLogger("deepvm.training")
+_Message: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(eq=False, repr=False)
@@ -211,7 +212,7 @@ class AgentLink:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._reader: Any = None
-        self._messages: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
 
     @classmethod
@@ -265,7 +266,7 @@ class AgentLink:
         return board.scheduled(step)
 
     def _is_asked(self, step: int) -> bool:
-        if self._words[Flag.REQUEST] == self._request:
+        if self._request_of_agent is None:
             return False
         # Machines may end after a save that holds: none would acknowledge another one.
         due = self.board.scheduled(step)
@@ -288,12 +289,9 @@ class AgentLink:
 
     @property
     def unseen(self) -> ScheduledSave | None:
-        words = self._words
-        if self.world > 1 or words[Flag.REQUEST] == self._request:
+        if self.world > 1:
             return None
-        return ScheduledSave(
-            SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], words[Flag.REQUEST]
-        )
+        return self._request_of_agent
 
     def asked(self) -> ScheduledSave | None:
         """The request that a single rank has not seen, outside of steps; from now on it has."""
@@ -327,9 +325,9 @@ class AgentLink:
 
     def asked_here(self) -> ScheduledSave | None:
         """A request that this machine alone has received; once."""
-        if self._words[Flag.REQUEST] != self._request:
-            return self._asked()
-        return None
+        if self._request_of_agent is None:
+            return None
+        return self._asked()
 
     def _policy_wants(self, step: int) -> bool:
         due = self._words[Flag.DUE]
@@ -340,14 +338,21 @@ class AgentLink:
         return due != self._due and due > 0 and step >= due - (self.world > 1)
 
     def _asked(self) -> ScheduledSave:
-        words = self._words
         self._due = self._words[Flag.DUE]
-        if words[Flag.REQUEST] == self._request:
+        found = self._request_of_agent
+        if found is None:
             return ScheduledSave(SaveReason.INSURANCE)
-        self._request = words[Flag.REQUEST]
-        found = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._request)
-        words[Flag.TAKEN] = self._request  # last: until then its reason stays
+        self._request = found.request
+        self._words[Flag.TAKEN] = found.request  # last: until then its reason stays
         return found
+
+    @property
+    def _request_of_agent(self) -> ScheduledSave | None:
+        words = self._words
+        number = words[Flag.REQUEST]
+        if number == self._request:
+            return None
+        return ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], number)
 
     def saving(self, step: int) -> None:
         self.board.set_of_rank(self.local_rank, RankFlag.VERSION, step)
@@ -366,9 +371,7 @@ class AgentLink:
     def is_resumed(self, save: ScheduledSave) -> bool:
         return self._words[Flag.RESUMED] >= save.request
 
-    def ask(
-        self, message: Mapping[str, Any], limit_s: float = _ANSWER_S
-    ) -> Mapping[str, Any] | None:
+    def ask(self, message: _Message, limit_s: float = _ANSWER_S) -> _Message | None:
         """The agent's answer; None on a timeout, as after a kill: training continues."""
         line = json.dumps({**message, **self._who}).encode() + b"\n"
         with self._lock:
@@ -393,7 +396,7 @@ class AgentLink:
                 self._disconnect()
         return None
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: _Message) -> None:
         """Send a message in the background, in order; any thread may."""
 
         def tell_all() -> None:

@@ -83,8 +83,8 @@ def _url(origin: dict[str, Any]) -> str:
 def _wheel(distribution: metadata.Distribution) -> tuple[str, bytes]:
     files = {name: file.read_bytes() for file, name in _files(data=True)}
     info = f"{_NAME}-{distribution.version}.dist-info"
-    files[f"{info}/METADATA"] = (distribution.read_text("METADATA") or "").encode()
-    files[f"{info}/entry_points.txt"] = (distribution.read_text("entry_points.txt") or "").encode()
+    for name in ("METADATA", "entry_points.txt"):
+        files[f"{info}/{name}"] = (distribution.read_text(name) or "").encode()
     files[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: deepvm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
@@ -95,8 +95,7 @@ def _wheel(distribution: metadata.Distribution) -> tuple[str, bytes]:
         for name, data in files.items():
             member = zipfile.ZipInfo(name)
             member.external_attr = 0o644 << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, data)
+            archive.writestr(member, data, zipfile.ZIP_DEFLATED)
     return f"{_NAME}-{distribution.version}-py3-none-any.whl", raw.getvalue()
 
 
