@@ -10,7 +10,6 @@ removes them, by which the others know.
 """
 
 import hashlib
-import logging
 import mmap
 import time
 from bisect import bisect_right
@@ -40,11 +39,10 @@ from deepvm.checkpoint.format.manifest import (
     NewVersion,
     Shard,
 )
-from deepvm.checkpoint.tiers.base import Store, download
+from deepvm.checkpoint.tiers.base import Store, download, log
 from deepvm.checkpoint.tiers.object_store import Ledger, LedgerFile, ObjectStore, StaleError, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-log = logging.getLogger("deepvm.checkpoint")
 # Times to list and read a job's checkpoints, of which one may be removed or replaced in between
 _LOOKS = 5
 LIMIT_S = 60.0  # How long to wait for other ranks, besides the time for the bytes

@@ -1,7 +1,6 @@
 """``file:///folder``: checkpoints on a local or mounted file system, as durable as that is."""
 
 import errno
-import logging
 import os
 import re
 import tempfile
@@ -17,13 +16,12 @@ from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import NODE, YOUNG_S, EpochFile, VersionFolder
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, NewVersion, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier
+from deepvm.checkpoint.tiers.base import Store, Tier, log
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import sync
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
 
-log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
 # Dropping a query would write elsewhere
 _URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")

@@ -7,7 +7,6 @@ but ``replicas - 1`` nodes to answer.
 """
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import Acknowledge, CommitRecord, Damage, Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
-from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
+from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil, log
 from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
 from deepvm.errors import (
     CheckpointError,
@@ -32,7 +31,6 @@ from deepvm.errors import (
 )
 from deepvm.io.threads import start_thread
 
-log = logging.getLogger("deepvm.checkpoint")
 MOST_NODES = 16
 _RETRY_S = 1.0  # between questions whether a node is there again
 _OVERDUE_S = 5.0  # a checkpoint that all should have by now

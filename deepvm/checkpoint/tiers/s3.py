@@ -8,7 +8,6 @@ writer is assumed: a completion carried out after another one of the same number
 
 import base64
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,13 +19,12 @@ from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, cut
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, NewVersion
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, log
 from deepvm.checkpoint.tiers.checkpoint_store import CheckpointStore, reader
 from deepvm.checkpoint.tiers.object_store import ObjectStore, Read, submit
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-log = logging.getLogger("deepvm.checkpoint")
 # Added to an object's name: a record of what is about to be completed, or just was
 UPCOMING = SUFFIX + ".next"
 _URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")

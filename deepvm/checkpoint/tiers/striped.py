@@ -6,7 +6,6 @@ last checkpoint of another number that all nodes have on disk stays (``hold``), 
 """
 
 import contextlib
-import logging
 import re
 import tempfile
 import threading
@@ -27,12 +26,11 @@ from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
 from deepvm.checkpoint.network.client import token_from_environment
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import RequestRefused
-from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
+from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil, log
 from deepvm.checkpoint.tiers.replicated import NodeGroup, ReplicatedTier, at_once
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier, refuse_parts
 from deepvm.errors import CheckpointError, DamagedError, RequestError, VersionGoneError
 
-log = logging.getLogger("deepvm.checkpoint")
 _PUT_S = 60.0
 _REPLICAS = re.compile(r"replicas=([0-9]{1,3})", re.ASCII)
 _A = TypeVar("_A")

@@ -1,6 +1,5 @@
 """The agent's loop: it applies the controller's desired state and reports local events."""
 
-import logging
 import math
 import os
 import threading
@@ -39,6 +38,7 @@ from deepvm.jobs.agent.preparation import (
     Preparation,
 )
 from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.wire import WireError
 
 _TICK_S = 0.01
@@ -57,8 +57,6 @@ _NO_BACKUP = (
     "of independent processes only the first of each machine keeps backups; a Checkpointer saves"
     " in all"
 )
-
-log = logging.getLogger("deepvm.agent")
 
 
 class Agent(TrainerRequests):

@@ -1,7 +1,6 @@
 """Backups of files that scripts save, in the background; rank 0's agent seals what is whole."""
 
 import json
-import logging
 import os
 import queue
 import socketserver
@@ -20,6 +19,7 @@ from deepvm.io.agent_board import SOCKET, SaveReason, ScheduledSave
 from deepvm.io.failpoints import point
 from deepvm.io.threads import start_thread
 from deepvm.jobs.agent.planned_saves import PlannedSaves
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, PartStatus, StoredBackup
 from deepvm.jobs.storage.bucket_backups import BucketBackups
@@ -29,7 +29,6 @@ LAST_S = 1800.0
 _LOOK_S = 0.02
 _SELDOM_S = 0.5
 
-log = logging.getLogger("deepvm.agent")
 
 _FORMS = "file:///folder or s3://bucket/prefix"
 Done = Callable[[int, str, float], None]

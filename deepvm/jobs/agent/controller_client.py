@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
 from deepvm.io.threads import start_thread
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S = 0.2
@@ -26,8 +26,6 @@ LEFT = "left"  # That of a machine that may be released: its outputs are kept, a
 _MOST_WAITING = 10_000
 # Longest text, most events per message, and their bytes: trainers may print huge lines
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
-
-log = logging.getLogger("deepvm.agent")
 
 
 class ControllerUnreachable(ConnectionError):

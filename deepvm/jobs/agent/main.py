@@ -16,11 +16,10 @@ from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
 from deepvm.jobs.agent.notices import notice_source
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.wire import NEAR_BEAT_S, WireError
 
 _RETRY_S = 0.1
-
-log = logging.getLogger("deepvm.agent")
 
 
 class AnchorAgent:

@@ -9,7 +9,6 @@
 
 import http.client
 import json
-import logging
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
+from deepvm.jobs.loggers import agent_log as log
 
 # Environment variable of AWS's own tools: where the metadata service of EC2 is
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -45,8 +45,6 @@ _HOP_LIMIT = (
     "in a container the hop limit of the instance must be at least 2: aws ec2"
     " modify-instance-metadata-options --instance-id ... --http-put-response-hop-limit 2"
 )
-
-log = logging.getLogger("deepvm.agent")
 
 
 class MetadataError(DeepVMError):

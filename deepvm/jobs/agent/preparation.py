@@ -1,6 +1,5 @@
 """Preparation of a machine before its first trainers, with progress for heartbeats."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnre
 from deepvm.jobs.agent.liveness import ControllerLiveness
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.trainers import Environ, Process, lines_of
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.storage.job_code import unpack
 from deepvm.jobs.wire import WireError
@@ -31,7 +31,6 @@ _TOLD_S = 300.0
 _RETRY_S = 0.1
 PARTS = ("code_s", "setup_s", "data_s")
 
-log = logging.getLogger("deepvm.agent")
 
 Doing = Callable[[str], None]
 

@@ -1,6 +1,5 @@
 """The agent without a controller, next to a command that another engine starts and restarts."""
 
-import logging
 import math
 import os
 import signal
@@ -28,14 +27,13 @@ from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests, TrainerS
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import PASSED_ON, ProcessGroup, caught
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage.backup_store import KEEP
 
 GRACE_S = 25.0  # Slurm and Kubernetes kill 30 s after SIGTERM, by default
 _LOOK_S = 0.01
 # How long ranks hold without a confirmed checkpoint, and before the end losses are logged
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-
-log = logging.getLogger("deepvm.agent")
 
 
 @dataclass(eq=False)

@@ -1,7 +1,6 @@
 """Start trainers, one process per GPU, watch how they end, and end them with their children."""
 
 import json
-import logging
 import os
 import shlex
 import signal
@@ -24,6 +23,7 @@ from deepvm.jobs.agent.group_watch import are_connected
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.tracebacks import own_frames_first
 from deepvm.jobs.agent.warm import READY, can_warm
+from deepvm.jobs.loggers import agent_log as log
 
 TORCHRUN = "torchrun"
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -31,7 +31,6 @@ _GONE_S = 10.0
 _LINE = 64 * 1024
 _LAST_LINES = 400  # A traceback through a compiler is long
 
-log = logging.getLogger("deepvm.agent")
 
 Process: TypeAlias = subprocess.Popen[bytes]
 Environ: TypeAlias = Mapping[str, str]

@@ -6,7 +6,6 @@ vain for a while; its agent ends it when it loses the controller.
 
 import hashlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -29,6 +28,7 @@ from deepvm.io.atomic_write import write_json
 from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Cloud, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.loggers import jobs_log as log
 from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
@@ -44,8 +44,6 @@ _AT_ONCE = 32
 _OVER = "over"  # In the folder of places: nothing is left on any host
 # Smaller differences between the clocks of hosts do not count: to ask one may take as long
 _MIN_CLOCK_DIFFERENCE_S = 60.0
-
-log = logging.getLogger("deepvm.jobs")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What controllers write down: what events have changed, and how far the job is at which time."""
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobState, KeptOutputs, MachineRecord
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History, Sample
+from deepvm.jobs.loggers import jobs_log as log
 
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 # Fields that the next heartbeats say again; machines are compared one by one
@@ -106,8 +106,6 @@ FIRST_S = 0.25  # Between samples of a job that has just started
 MOST = 1200
 # Samples of so long are written together; a controller that is killed loses no more of them
 FLUSH_S = 2.0
-
-log = logging.getLogger("deepvm.jobs")
 
 
 def spacing_s(span_s: float) -> float:

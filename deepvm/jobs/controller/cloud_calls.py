@@ -1,7 +1,6 @@
 """The controller's calls to its cloud, in threads; each result is an event."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,12 @@ from deepvm.jobs.cloud import Cloud, Launch, NetworkFaults, RefusedError, Start
 from deepvm.jobs.controller.injector import FaultKind, InjectedFault
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.loggers import jobs_log as log
 
 _MOST = 32
 _AGAIN_S = 1.0
 _FINISH_S = 60.0
 _T = TypeVar("_T")
-
-log = logging.getLogger("deepvm.jobs")
 
 
 class CloudCalls:

@@ -1,7 +1,6 @@
 """The controller of one job: records incoming events and carries out what follows from them."""
 
 import asyncio
-import logging
 import math
 import secrets
 import time
@@ -36,6 +35,7 @@ from deepvm.jobs.decisions.world import UNREADY, JobState
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.history.timeline import LEAST_S, caught_up, last_seen_s
+from deepvm.jobs.loggers import jobs_log as log
 from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
@@ -53,8 +53,6 @@ _KEPT_S = 1800.0  # How long the last outputs of a machine may delay its release
 RELEASE_LIMIT_S = 15.0  # How long releasing machines may take after a second interruption
 # Events of which only what follows is written down
 _QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent, d.OutputsLooked)
-
-log = logging.getLogger("deepvm.jobs")
 
 
 @dataclass(frozen=True)

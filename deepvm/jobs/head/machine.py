@@ -19,6 +19,7 @@ from deepvm.jobs.head import mirror
 from deepvm.jobs.head.mirror import MIRROR, FencedError, HeadState, LogPieces
 from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
+from deepvm.jobs.loggers import jobs_log as log
 
 # The controller's output, if it has ended with an error: an object for the user to read
 CRASHES = "controller.log"
@@ -29,8 +30,6 @@ _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
 _TAIL = 20_000
 # A controller whose loop has not turned for the second time hangs; the first is between looks
 _LOOK_S, HUNG_S = 5.0, 300.0
-
-log = logging.getLogger("deepvm.jobs")
 
 
 class HeadMachine:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import secrets
 import threading
 import time
@@ -31,6 +30,7 @@ from deepvm.jobs.decisions.world import Head, JobState
 from deepvm.jobs.head import mirror
 from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, HeadState, LogPieces
 from deepvm.jobs.history.history import History, JobRow
+from deepvm.jobs.loggers import jobs_log as log
 from deepvm.jobs.wire import WireError
 
 # Seconds between writes of the mirror: if anything is new, and if nothing is
@@ -42,7 +42,6 @@ LOOK_S = 3.0  # Between looks for commands, and writes of logs
 _AGAIN_S = 1.0
 _LAST_S = 1800.0
 
-log = logging.getLogger("deepvm.jobs")
 Handle: TypeAlias = Callable[[bytes, str], tuple[bytes, str]]  # What answers a signed command
 
 

@@ -1,7 +1,6 @@
 """Backups in a bucket, below ``JOB/backups/``; the job's ledger lists those that count."""
 
 import hashlib
-import logging
 import re
 import threading
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from deepvm.checkpoint.files.file_names import epoch_of, new_label
 from deepvm.checkpoint.tiers.object_store import LedgerFile, StaleError
 from deepvm.checkpoint.tiers.s3 import Bucket
 from deepvm.errors import CheckpointError, DamagedError
+from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_store import RECORD, Part, PartStatus, Record, StoredBackup, name_of
 
@@ -22,8 +22,6 @@ _PLACE = re.compile(
     r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)",
     re.DOTALL,
 )
-
-log = logging.getLogger("deepvm.agent")
 
 
 class BucketBackups(backup_store.BackupStore):

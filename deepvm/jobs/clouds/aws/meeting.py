@@ -11,7 +11,6 @@ Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB ACT ..
 """
 
 import argparse
-import logging
 import os
 import secrets
 import socket
@@ -25,6 +24,7 @@ from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from deepvm.errors import CloudError
 from deepvm.io.atomic_write import write_private
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
+from deepvm.jobs.loggers import jobs_log as log
 
 LOOK_S = 3.0
 ANSWER_S = 2.0
@@ -32,8 +32,6 @@ SILENT_S = 120.0  # A leader whose port has been silent for so long is gone, or 
 _MISSING = "ParameterNotFound"
 _EXISTS = "ParameterAlreadyExists"
 _T = TypeVar("_T")
-
-log = logging.getLogger("deepvm.jobs")
 
 
 class Rendezvous:
