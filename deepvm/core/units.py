@@ -140,6 +140,13 @@ def format_usd(amount: Decimal | int) -> str:
     return f"{whole}.{decimals.rstrip('0'):0<4}"
 
 
+def format_money(usd: Decimal | float) -> str:
+    """``$1,930.00``; four decimals only below one cent."""
+    if 0 < usd < 0.01:
+        return f"${usd:.4f}"
+    return f"${usd:,.2f}"
+
+
 def in_cents(amount: Decimal | int) -> str:
     """Rounded up, because people use it as a budget; four decimals only below one cent."""
     usd = _usd(amount)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm import __version__
 from deepvm.core.spelling import joined
-from deepvm.core.units import counted, elapsed, format_bytes, format_seconds, utc_text
+from deepvm.core.units import counted, elapsed, format_bytes, format_money, format_seconds, utc_text
 from deepvm.errors import EXTRA_SOURCE
 from deepvm.reports.terminal import visible
 
@@ -58,6 +58,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "iso": utc_text,
     "joined": joined,
     "moment": moment,
+    "money": format_money,
     "number": format_number,
     "percent": format_percent,
 }
@@ -80,14 +81,7 @@ def format_count(value: int | None) -> str:
     """A count with its thousands apart; None is unknown."""
     if value is None:
         return "unknown"
-    return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
-def format_paid(usd: float) -> str:
-    """Dollars: cents from $1 on, four digits below."""
-    if usd >= 1:
-        return f"${usd:.2f}"
-    return f"${usd:.4f}"
+    return f"{value:,}"
 
 
 def format_utc(at_s: float) -> str:
@@ -144,7 +138,7 @@ def new_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = new_environment(_shown, autoescape=True)
-    environment.filters.update(count=format_count, usd=format_paid, utc=format_utc)
+    environment.filters.update(count=format_count, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy, version=__version__)
     macros = {"words": "job_words", "lab": "lab_cells", "ui": "ui.html", "chart": "chart.html"}

@@ -262,8 +262,8 @@ def _accept_risk(risk: StartRisk, *, dry_run: bool) -> None:
 
 def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:
     """Show what would be rented, and ask. Raises RequestError where there is no terminal."""
+    from deepvm.core.units import format_money
     from deepvm.documents.build import document_of
-    from deepvm.reports.pages import format_paid
     from deepvm.reports.text import text_blocks
 
     if not has_terminal():
@@ -272,10 +272,10 @@ def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:
     plan = plan_job()
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)
-    hourly = format_paid(plan.most_usd_per_hour)
+    hourly = format_money(plan.most_usd_per_hour)
     limit = f"{hourly}/h, without a limit in all (--total-usd sets one)"
     if plan.most_usd is not None:
-        limit = format_paid(plan.most_usd)
+        limit = format_money(plan.most_usd)
     confirm(f"Spend up to {limit}?")
 
 

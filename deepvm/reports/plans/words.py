@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.lifetimes import ClusterRisk
-from deepvm.core.units import format_seconds, format_usd
+from deepvm.core.units import format_money, format_seconds, format_usd
 from deepvm.core.units import in_cents as in_cents
 from deepvm.planner.request import Objective
 
@@ -150,10 +150,8 @@ def exact_usd(usd: Decimal) -> str:
 
 
 def rate(usd: Decimal) -> str:
-    """``$2.85/h``; four decimals only below one cent."""
-    if 0 < usd < Decimal("0.01"):
-        return f"${usd:.4f}/h"
-    return f"${usd:,.2f}/h"
+    """``$2.85/h``."""
+    return f"{format_money(usd)}/h"
 
 
 def risk_of(cluster: Cluster) -> ClusterRisk | None:

@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         ),
         (
             {"machines": {"type": "g4dn.xlarge", "market": "on-demand"}},
-            "1 x g4dn.xlarge on-demand; up to $0.5260/h",
+            "1 x g4dn.xlarge on-demand; up to $0.53/h",
         ),
         (
             {"anchor": {"type": "m7g.large"}},

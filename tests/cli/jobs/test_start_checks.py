@@ -202,7 +202,7 @@ def test_a_terminal_is_asked(home: Home) -> None:
     assert code == 1 and "Start it as it is (--no-resume-check)? [y/N]" in shown
     assert "Or take machines that are not preempted (machines: {market: on-demand}" in shown
     code, shown = home.answered("y\nn\n", "run", job)
-    assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
+    assert code == 1 and "1 x host on-demand; up to $2.00/h" in shown
     assert "Spend up to $2.00/h, without a limit in all (--total-usd sets one)? [y/N]" in shown
     code, shown = home.answered("\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 1 and "Spend up to $5.00? [y/N]" in shown
@@ -221,7 +221,7 @@ def test_a_resumed_job_is_asked_about_its_money_too(home: Home, run: Run) -> Non
     code, _, err = run("jobs", "resume", "own", "--yes")
     assert code == 5 and "no host of own has an address" in err
     code, shown = home.answered("n\n", "jobs", "resume", "own", "--total-usd", "7")
-    assert code == 1 and "1 x host on-demand; up to $2.0000/h" in shown
+    assert code == 1 and "1 x host on-demand; up to $2.00/h" in shown
     assert "Spend up to $7.00? [y/N]" in shown
     code, shown = home.answered("y\n", "jobs", "resume", "own")
     assert code == 5 and "Spend up to $5.00? [y/N]" in shown

@@ -444,5 +444,5 @@ def test_what_hosts_are_taken(home: Home) -> None:
     job = job_on(home, "plan", hosts, "true;", anchor={"type": "big"})
     said = home.run("run", str(job), "--dry-run").stdout
     assert (
-        "2 x small on-demand, 1 x big to keep checkpoints in memory; up to $2.0000/h in ssh" in said
+        "2 x small on-demand, 1 x big to keep checkpoints in memory; up to $2.00/h in ssh" in said
     )

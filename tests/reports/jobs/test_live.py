@@ -66,8 +66,8 @@ def shown(width: int, found: JobState | None = None) -> list[str]:
 def test_at_a_glance() -> None:
     assert shown(80) == [
         "resnet-7: running, step 250 of 1000 (25%), 2 steps/s, 6.2 min left",
-        "$0.2262 of $5 so far, $0.316/h now, $0.2591 expected,",
-        "  checkpoint of step 240 is safe, 5 saves, 1 preemption, 12 steps lost",
+        "$0.23 of $5 so far, $0.32/h now, $0.26 expected, checkpoint of step 240 is safe,",
+        "  5 saves, 1 preemption, 12 steps lost",
         "machine  type         state               alive       $",
         "m2       g4dn.xlarge  goes in 90 s       60 min  0.1569",
         "m3       g4dn.xlarge  training          9.8 min  0.0259",

@@ -37,7 +37,7 @@ def test_machines_have_a_limit_where_the_user_set_one_only(
     print_text("run_plan", plan=free)
     assert "may rise" not in capsys.readouterr().out
     print_text("run_plan", plan=limited)
-    assert "prices may rise to $0.3200/h for each g4dn.xlarge" in capsys.readouterr().out
+    assert "prices may rise to $0.32/h for each g4dn.xlarge" in capsys.readouterr().out
 
 
 def test_what_comes_besides_machines_is_counted_as_in_recommendations(
@@ -49,9 +49,7 @@ def test_what_comes_besides_machines_is_counted_as_in_recommendations(
     assert items["boot"]["usd_once"] == pytest.approx((4 * 0.16 + 0.08) * 163.2 / 3600, abs=1e-6)
     assert {part["name"] for part in found["bill"]["not_counted"]} == {"disk", "egress", "bucket"}
     print_text("run_plan", plan=found)
-    line = (
-        "besides machines: $0.0250/h + $0.03 (addresses, boot); not counted: disk, egress, bucket"
-    )
+    line = "besides machines: $0.03/h + $0.03 (addresses, boot); not counted: disk, egress, bucket"
     assert line in capsys.readouterr().out
 
 
@@ -64,7 +62,7 @@ def test_rates_that_are_official_are_printed_without_a_mark(
         "run_plan",
         plan={**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}},
     )
-    assert "besides machines: $0.0250/h" in capsys.readouterr().out
+    assert "besides machines: $0.03/h" in capsys.readouterr().out
 
 
 def test_a_validation_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
