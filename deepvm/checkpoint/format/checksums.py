@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 
@@ -22,6 +22,7 @@ _combine: Callable[[int, int, int], int] | None = None
 with contextlib.suppress(ImportError):  # isal is optional, and its older releases cannot
     from isal.isal_zlib import crc32_combine as _combine
 
+UpTo: TypeAlias = Callable[[int], None]  # Gets an end: all bytes before it are ready, or awaited
 STEP_BYTES = CHUNK_BYTES  # What seal() finishes at a time; campaigns make it small
 _LEAST_PIECE = 1024  # Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping
 
@@ -38,7 +39,7 @@ def seal(
     image: memoryview,
     layout: Layout,
     crcs: list[int] | None = None,
-    ready: Callable[[int], None] = lambda end: None,
+    ready: UpTo = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
     """Fill in the checksums inside the file, those of chunks into ``crcs``; yields what is final.
@@ -95,7 +96,7 @@ class CrcBoundaries:
         return cls(tuple(sorted(places.union(range(0, layout.size, CHUNK_BYTES)))), True)
 
     def pieces(
-        self, view: memoryview, start: int, ready: Callable[[int], None] = lambda end: None
+        self, view: memoryview, start: int, ready: UpTo = lambda end: None
     ) -> tuple[CrcPiece, ...]:
         """Hash the piece at ``start``; ``ready(end)`` waits until the bytes up to ``end`` exist."""
         end = start + len(view)

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.format.checksums import crc32
+from deepvm.checkpoint.format.checksums import UpTo, crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -176,7 +176,7 @@ class Shard:
     image: memoryview  # the whole file's address space, only the own segments filled
     # Waits, before they are read, until the own bytes below a position are final. Raises
     # CheckpointError: they will never be
-    ready: Callable[[int], None] = lambda end: None
+    ready: UpTo = lambda end: None
     home: Path | None = None  # the hidden file that ``image`` maps (strategy D)
     best: bool = False  # the training calls it the best so far
     # Grows with every save of a run, the same on all ranks: parts of two attempts are no checkpoint

@@ -12,9 +12,9 @@ import os
 import re
 import secrets
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
+from deepvm.checkpoint.format.checksums import UpTo
 from deepvm.checkpoint.network.protocol import BrokenError
 from deepvm.core.json_types import JsonObject
 
@@ -129,7 +129,7 @@ class TrainerMemory:
             os.close(handle)
         return None
 
-    def reader(self, view: memoryview, start: int, step: int) -> Callable[[int], None]:
+    def reader(self, view: memoryview, start: int, step: int) -> UpTo:
         """A function that fills ``view`` from ``start`` of the file until so much is there."""
         done = 0
 

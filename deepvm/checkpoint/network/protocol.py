@@ -18,12 +18,11 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from deepvm.checkpoint.format.checksums import crc32
+from deepvm.checkpoint.format.checksums import UpTo, crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError
@@ -215,7 +214,7 @@ class Channel:
             if time.monotonic() > deadline and done < len(view):
                 raise BrokenError("the other side is too slow")
 
-    def reader(self, view: memoryview, step: int, *, limit_s: float) -> Callable[[int], None]:
+    def reader(self, view: memoryview, step: int, *, limit_s: float) -> UpTo:
         """A function that fills ``view`` in steps until so many bytes of it are there."""
         done = 0
         deadline = time.monotonic() + limit_s

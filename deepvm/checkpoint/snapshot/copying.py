@@ -11,6 +11,7 @@ from dataclasses import InitVar, dataclass
 import torch
 from torch import Tensor, UntypedStorage
 
+from deepvm.checkpoint.format.checksums import UpTo
 from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, groups
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
@@ -78,7 +79,7 @@ class SnapshotCopy:
             self._api.current(device).wait_event(event)
         return True
 
-    def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
+    def run(self, reached: UpTo, also: Callable[[], None] = lambda: None) -> None:
         """In the background: copy what only the optimizer changes, do ``also``, and open the gate.
 
         ``reached`` gets the file offset below which a tier may read; the end only if all is right.

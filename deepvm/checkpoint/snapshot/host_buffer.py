@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepvm.checkpoint.format.checksums import crc32, seal
+from deepvm.checkpoint.format.checksums import UpTo, crc32, seal
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
@@ -153,10 +153,7 @@ class Slot:
             self._memory.close()
 
     def copy(
-        self,
-        sources: Sources,
-        which: Sequence[int],
-        reached: Callable[[int], None] = lambda end: None,
+        self, sources: Sources, which: Sequence[int], reached: UpTo = lambda end: None
     ) -> None:
         """Copy pieces (ascending); ``reached`` gets the file offset below which they are copied."""
         for numbers, parts in groups(self.pieces, sources, which):

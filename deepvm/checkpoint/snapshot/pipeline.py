@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 
+from deepvm.checkpoint.format.checksums import UpTo
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Shard
 from deepvm.checkpoint.loggers import log
@@ -89,9 +90,7 @@ class Pipeline:
                 self._threads.append(start_thread(_serve, queue, name=f"deepvm-{name}"))
         self._queues[0].put(work)
 
-    def fill(
-        self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]
-    ) -> FillProgress:
+    def fill(self, slot: Slot, layout: Layout, copy: Callable[[UpTo], None]) -> FillProgress:
         """Fill a slot in the background; ``copy`` gets a function that reports progress."""
         # Where each rank has a part, anyone who joins them fills in the checksums.
         filling = FillProgress(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)

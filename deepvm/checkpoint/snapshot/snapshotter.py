@@ -7,7 +7,7 @@ numbers, schedulers and moving averages are read, and the slot goes to the tiers
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
+from deepvm.checkpoint.format.checksums import UpTo
 from deepvm.checkpoint.format.flatten import FlatState, State, StateDict, flatten
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.manifest import Shard
@@ -349,7 +350,7 @@ class Snapshotter:
                     own, neighbor = (checksum(sources, pieces) for pieces in compare)
                     self._seen = (pending.handle.version, own, neighbor)
 
-            def copy(reached: Callable[[int], None]) -> None:
+            def copy(reached: UpTo) -> None:
                 check()
                 copying.run(reached, also)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
-from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.checksums import UpTo, seal
 from deepvm.checkpoint.format.manifest import (
     Acknowledge,
     CommitRecord,
@@ -193,9 +193,7 @@ class Store(Tier):
     def _put(self, shard: Shard) -> None:
         """Write one rank's part, and wait until the whole is committed."""
 
-    def _write_whole(
-        self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None
-    ) -> None:
+    def _write_whole(self, shard: Shard, image: memoryview, ready: UpTo = lambda end: None) -> None:
         crcs: list[int] = []
         final = seal(image, shard.layout, crcs, ready=ready)
         self.write(NewVersion(image, shard.job, shard.version, final, lambda: shard.manifest(crcs)))

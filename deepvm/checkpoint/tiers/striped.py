@@ -22,7 +22,14 @@ from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, part_of
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord, Level, Shard
+from deepvm.checkpoint.format.manifest import (
+    Acknowledge,
+    CommitRecord,
+    Damage,
+    JoinedRecord,
+    Level,
+    Shard,
+)
 from deepvm.checkpoint.network.client import token_from_environment
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import RequestRefused
@@ -68,7 +75,7 @@ class StripedTier(NodeGroup):
         except RequestError as error:
             raise RequestError(option, url, error.allowed) from None
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+    def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
         """No node completes its part before all have received theirs."""
         shard.check()
         plans = stripe.plan_parts(shard.layout, len(self._nodes))
@@ -243,7 +250,7 @@ class RecoveryTier(Tier):
         self._folders = tuple(folders)
         self.url = ",".join(f"file://{folder.path}" for folder in folders)
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+    def put(self, shard: Shard, acknowledged: Acknowledge) -> None:
         raise CheckpointError(f"{self.url}: only for reading")
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
