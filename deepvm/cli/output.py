@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +29,11 @@ OutputOrJobPage = Annotated[
 ]
 
 Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]  # A header and rows of a CSV
+
+
+def utc_now() -> datetime:
+    """The moment from which a command counts ages."""
+    return datetime.now(timezone.utc)
 
 
 def say(text: str) -> None:

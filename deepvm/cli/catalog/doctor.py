@@ -5,13 +5,13 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import typer
 
 from deepvm.cli.catalog.refresh import CLOUD_NAMES, PROFILE, clouds_named, region_option
-from deepvm.cli.output import Output, note, print_named, text
+from deepvm.cli.output import Output, note, print_named, text, utc_now
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, refuse_unknown
 from deepvm.errors import OptionMismatchError, RequestError
@@ -69,7 +69,7 @@ def doctor(
     if DEFAULT_CLOUD in clouds and not regions:
         regions = [DEFAULT_CLOUD.own_region(profile)]
     checks = [_check_cache(), _check_local_machines()]
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     for one in clouds:
         if not one.has_api:
             checks += _public_checks(one, now)

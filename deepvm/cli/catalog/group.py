@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 import typer
 
@@ -16,6 +15,7 @@ from deepvm.cli.output import (
     print_named,
     say,
     text,
+    utc_now,
     warn,
 )
 from deepvm.cli.parameters import arg, flag, group, takes_flags
@@ -96,7 +96,7 @@ def show(
         from deepvm.reports.prices.types import about_lines, print_types
 
         print_types(loaded, wide=output == "wide")
-        for line in about_lines(loaded, datetime.now(timezone.utc)):
+        for line in about_lines(loaded, utc_now()):
             say(line)
     elif output == "yaml":
         from deepvm.catalog.serialization import document_of

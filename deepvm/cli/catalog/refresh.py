@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.price_sources import ADDRESS_VARIABLES, MAX_HISTORY_DAYS, SOURCES
-from deepvm.cli.output import Output, note, print_named, say, text
+from deepvm.cli.output import Output, note, print_named, say, text, utc_now
 from deepvm.cli.parameters import opt, shared
 from deepvm.core.options import field_named
 from deepvm.core.spelling import joined, refuse_unknown
@@ -58,7 +58,7 @@ def refresh(
     from deepvm.catalog.public.public_market import wanted_source
 
     clouds = clouds_named(cloud or [])
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     wanted = wanted_source(source)
     # Clouds alone, without an account: their prices, wherever they come from.
     anywhere = bool(cloud) and not (region or only or days or profile)
@@ -227,7 +227,7 @@ def status(
     from deepvm.reports.prices.types import file_rows, signal_rows
 
     cache = DEFAULT_CLOUD.cache(profile)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     clouds = clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]
     regions = [clouds[0].check_region(name) for name in names]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.output import OutputOrPage, note, print_document, say
+from deepvm.cli.output import OutputOrPage, note, print_document, say, utc_now
 from deepvm.cli.parameters import flag, opt, takes_flags, words_of
 from deepvm.cli.plan.options import opener
 from deepvm.cli.settings import BARE_BUDGET
@@ -68,7 +67,7 @@ def recommend(
     if explain:
         best = found.answers[0]
         asked = explain_type(best.catalog, best.request, explain, say=note)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     assumed = not flags.names_a_model
     view = PlanView(found, now, opened.placement(found), assumed=assumed, epochs=flags.epochs)
     if printed and found.ranked:

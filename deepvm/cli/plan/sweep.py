@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import Output, draw, note, plot_of, print_as
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, utc_now
 from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan.options import opener
 from deepvm.core.options import BUDGET, OUTPUT, option
@@ -67,7 +66,7 @@ def explain(
             raise
         # Here the type is an argument; `recommend` has an option --explain.
         raise RequestError("TYPE", error.value, error.allowed) from None
-    table = partial(print_why, why, datetime.now(timezone.utc))
+    table = partial(print_why, why, utc_now())
     print_as(output, table, partial(data.why_document, why), partial(data.why_rows, why))
 
 
@@ -100,7 +99,7 @@ def sweep(
     print_as(output, table, partial(report.document, found), partial(report.rows_of, found))
     if outside := report.outside(found):
         note(f"the closed form does not hold in {outside} of {len(found)} rows: --simulate 400")
-    for line in (*source_lines(catalog, datetime.now(timezone.utc)), *catalog.provenance.doubts):
+    for line in (*source_lines(catalog, utc_now()), *catalog.provenance.doubts):
         note(line)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import MISSING, dataclass, replace
-from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import Output, note, print_named, say, text
+from deepvm.cli.output import Output, note, print_named, say, text, utc_now
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import again, option
@@ -202,7 +201,7 @@ def _prices(
         allowed = f"a cloud's market, such as --catalog aws, not {catalog.name}"
         raise RequestError("history", folder, allowed)
     cloud = cloud_of(catalog.name).name
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
     stored.check()
     for line in stored.notes:
