@@ -56,11 +56,12 @@ def print_answer(view: PlanView) -> None:
 
 @dataclass(frozen=True)
 class _Draft:
-    """What an answer shows: plans next to those of each answer, warnings, and how to ask a job."""
+    """How much an answer shows: rows, warnings, how to ask for a job, and all about quotas."""
 
-    extras: int
+    rows: int
     warnings: int
     job: bool = True
+    quotas: bool = True
 
 
 def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
@@ -70,36 +71,38 @@ def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
     """
     notes = [note for note in view.cautions if note.mark]
     grave = sum(note.kind != "warning" for note in notes)
-    always = [label for label, _ in view.more_rows].count(NEW_ACCOUNT)
-    extras = range(len(view.more_rows), always - 1, -1)
+    everything = [*view.rows, *view.more_rows]
+    least = len(view.rows) + [label for label, _ in view.more_rows].count(NEW_ACCOUNT)
     counts = range(len(notes), -1, -1)
-    drafts = [_Draft(count, len(notes)) for count in extras]
-    drafts += [_Draft(always, count) for count in counts if count >= grave]
-    drafts += [_Draft(always, count, job=False) for count in counts]
+    drafts = [_Draft(rows, len(notes)) for rows in range(len(everything), least - 1, -1)]
+    drafts += [_Draft(least, count) for count in counts if count >= grave]
+    gravest = min(grave, 1)
+    drafts += [_Draft(least, count, job=False) for count in counts if count >= gravest]
+    drafts += [_Draft(rows, gravest, job=False, quotas=False) for rows in range(least, 0, -1)]
+    drafts.append(_Draft(1, 0, job=False, quotas=False))
+    room = sys.maxsize
+    if len(view.found.answers) == 1:
+        room = _MAX_LINES - 2 - _lines_of([("", text) for text in _headline(view)])
     for draft in drafts:
-        rows = [*view.rows, *view.more_rows[: draft.extras]]
-        sentences = _sentences(view, draft)
-        room = sys.maxsize
-        if len(view.found.answers) == 1:
-            head = _lines_of([("", text) for text in _headline(view)])
-            room = _MAX_LINES - len(_table(view, rows, WIDTH)) - 2 - head
-        if _lines_of(sentences) <= room:
-            return rows, sentences
-    shorter = [(topic, text.replace(A_GRANT_TAKES_DAYS, "")) for topic, text in sentences]
-    if _lines_of(shorter) > room:
-        shorter = [(topic, text.partition(A_GRANT_TAKES_DAYS)[0]) for topic, text in sentences]
-    return rows, shorter
+        rows = everything[: draft.rows]
+        sentences = _sentences(view, draft, complete=draft.rows == len(everything))
+        if len(_table(view, rows, WIDTH)) + _lines_of(sentences) <= room:
+            break
+    return rows, sentences
 
 
-def _sentences(view: PlanView, draft: _Draft) -> list[Sentence]:
-    """What stands below the table, each with its topic."""
+def _sentences(view: PlanView, draft: _Draft, *, complete: bool) -> list[Sentence]:
+    """What stands below the table, each with its topic; ``complete``: all plans are in it."""
     notes = [note for note in view.cautions if note.mark]
+    quotas = view.quota_sentence(smaller=complete)
+    if not draft.quotas:
+        quotas = quotas.partition(A_GRANT_TAKES_DAYS)[0]
     sentences = [
         *_warnings(notes, draft.warnings),
         ("", _speeds(view)),
         *(("", str(note)) for note in view.cautions if not note.mark),
         *(("", str(note)) for note in simulated_note(view.rows[0][1])),
-        ("To rent it", view.quota_sentence(smaller=draft.extras == len(view.more_rows))),
+        ("To rent it", quotas),
         ("Your script", _script(view)),
         ("Your job", _job(view) if draft.job else ""),
         ("Next", _next_step(view)),
@@ -190,7 +193,7 @@ def _script(view: PlanView) -> str:
     """What a training script must do on the first plan."""
     first = view.rows[0][1]
     assert view.workload is not None
-    gpus, vms = words.gpus_of(first), first.cluster.gpu_count
+    gpus, vms = first.cluster.gpus, first.cluster.gpu_count
     duties = []
     if gpus > 1:
         where = f" on {vms} VMs" if vms > 1 else ""
@@ -213,7 +216,10 @@ def _job(view: PlanView) -> str:
         return ""
     if view.assumed:
         budget = words.plain_usd(view.answer.request.budget)
-        return f"deepvm recommend {budget} --model vit-b --epochs 90 --dataset-size 1.28M"
+        work = "--epochs 90 --dataset-size 1.28M"
+        if len(budget) > 1:
+            work = "--samples 115M"
+        return f"deepvm recommend {budget} --model vit-b {work}"
     if view.workload.model.unit == "tokens":
         return "add --tokens 2B for its time and bill"
     return "add --epochs 90 --dataset-size 1.28M for its time and bill"
@@ -221,12 +227,12 @@ def _job(view: PlanView) -> str:
 
 def _next_step(view: PlanView) -> str:
     """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
-    more = "add --why (reasons); -o json > plan.json, then"
+    command = "run --help"
     if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
-        return f"{more} deepvm export plan.json --to torchrun --output-dir launch"
-    if not cloud_of(view.answer.catalog.name).has_api:
-        return f"{more} deepvm export plan.json --to skypilot --output-dir launch"
-    return f"{more} deepvm run --help"
+        command = "export plan.json --to torchrun --output-dir launch"
+    elif not cloud_of(view.answer.catalog.name).has_api:
+        command = "export plan.json --to skypilot --output-dir launch"
+    return f"--why explains; -o json > plan.json, then deepvm {command}"
 
 
 def _warnings(notes: Sequence[Note], count: int) -> list[Sentence]:

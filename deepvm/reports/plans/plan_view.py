@@ -44,6 +44,7 @@ _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is
 _LATE = 0.1  # A probability of missing the deadline from which on a note says so
 _FOR = "for $"  # of the label of a plan for a higher budget
 _MAX_TIMES_THE_BUDGET = 2
+_LONG_S = 180 * 86_400  # of a job that no one would start
 # Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it
 _FEW_STEPS = 100
 # Probabilities of being faster from where on, and up to where, two plans are about equal
@@ -270,7 +271,7 @@ class PlanView:
         workload = self.workload
         if workload is None or workload.samples is None:
             return None
-        gpus = words.gpus_of(self.answer.configurations[0])
+        gpus = self.answer.configurations[0].cluster.gpus
         return math.ceil(workload.samples / workload.batch_in_all(gpus))
 
     @property
@@ -323,10 +324,9 @@ def simulated_note(first: Recommendation) -> Iterator[Note]:
         return
     spread = first.outlook.spread
     times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
-    bills = f"${words.dollars(spread.p5_usd)} to ${words.dollars(spread.p95_usd)}"
-    runs = counted(spread.runs, "time")
-    text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}"
-    yield Note("simulated", text)
+    bills = f"${words.dollars(spread.p5_usd)}-{words.dollars(spread.p95_usd)}"
+    runs = counted(spread.runs, "simulated run")
+    yield Note("simulated", f"{runs} at this speed: nine in ten take {times}, {bills}")
 
 
 def rival_note(answer: Recommendations) -> Iterator[Note]:
@@ -378,6 +378,9 @@ def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
     if work is None or outlook is None:
         return
     late = outlook.late_probability or 0.0
+    if work.deadline_s is None and outlook.total_s > _LONG_S:
+        text = f"takes {format_seconds(outlook.total_s, digits=2)}: a higher budget is needed"
+        yield Note("time", text, "!")
     if work.deadline_s is not None and late >= _LATE:
         cases = f"in {late:.0%} of cases, because its speed is uncertain"
         text = f"misses the deadline of {format_seconds(work.deadline_s)} {cases}"

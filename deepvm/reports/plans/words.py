@@ -40,11 +40,6 @@ def cluster_words(cluster: Cluster) -> str:
     return text
 
 
-def gpus_of(r: Recommendation) -> int:
-    """GPUs of a plan."""
-    return r.cluster.gpu_count * (r.cluster.gpu.gpu.count if r.cluster.gpu.gpu else 1)
-
-
 def dollars(usd: float) -> str:
     """``5.00``, ``1,930``."""
     if usd < 9.995:
@@ -57,7 +52,7 @@ def gpu_words(cluster: Cluster) -> str:
     gpu = cluster.gpu.gpu
     if gpu is None:
         return "-"
-    return f"{cluster.gpu_count * gpu.count} {gpu.name.replace(' Server', '')}"
+    return f"{cluster.gpus} {gpu.name.replace(' Server', '')}"
 
 
 def thousands(value: float) -> str:
