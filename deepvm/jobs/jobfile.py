@@ -1,5 +1,6 @@
 """Job files of ``deepvm run``: what to train, where, for how much. Errors name line and key."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from deepvm.jobs.decisions.injection import FATES, Injection
 from deepvm.jobs.storage import job_code
 
 _MOST_LIVES = 1000
+_MOST_PATTERN_BYTES = 255  # Of a file name on Linux
 _DATA_PLACE = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*|/[^\0]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
 # Variables of trainers, with the key of a job file that is meant; empty if there is none
@@ -83,6 +85,8 @@ def _pattern(value: str) -> str:
     if value.startswith(("/", "~")) or ".." in Path(value).parts or "\0" in value:
         raise InvalidValueError("it leads out of the folder of the code")
     try:
+        if len(os.fsencode(value)) > _MOST_PATTERN_BYTES:
+            raise ValueError(f"longer than {_MOST_PATTERN_BYTES} bytes")
         next(Path("/proc/self/fdinfo").glob(value), None)
     except (ValueError, NotImplementedError, IndexError) as error:
         raise InvalidValueError(f"no pattern of files: {error}") from None
@@ -119,7 +123,7 @@ def read_job_file(path: Path) -> JobFile:
     """Read a job file. Raises JobFormatError, CatalogFormatError; DataError: there is none."""
     found: JobFile = FORMAT.read(path)
     folder = path.parent
-    if found.code and not found.code.startswith("git:") and not (folder / found.code).is_dir():
+    if found.code and not found.code.startswith("git:") and not os.path.isdir(folder / found.code):
         message = f"invalid value for code: there is no folder {found.code!r}"
         raise JobFormatError(path, [Issue(message, FORMAT.line_of(path, "code"), "code")])
     inject = found.inject
@@ -261,8 +265,8 @@ FORMAT = FileFormat(
 def checked_injection(keys: JsonObject, cloud: str) -> JsonDict:
     """``inject`` by the command line; ``lives``: times, or a file. Raises RequestError."""
     lives = keys["lives"]
-    file = Path(keys["lives"] or "")
-    if lives is not None and not _is_file(file):
+    # A list of times may be too long for a name, which pathlib raises
+    if lives is not None and not os.path.isfile(lives):
         keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
     try:
         given = {name: value for name, value in keys.items() if value is not None}
@@ -273,18 +277,11 @@ def checked_injection(keys: JsonObject, cloud: str) -> JsonDict:
             key, (lives if key == "lives" else keys[key]), FORMAT.describe("inject", key)
         ) from None
     if isinstance(found.lives, str):
-        found = _with_trace(found, file)
+        found = _with_trace(found, Path(found.lives))
     for key, problem in _impossible(found, cloud):
         raise RequestError(key, keys[key], problem)
     plain: JsonDict = found.model_dump(mode="json")
     return plain
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a list of times is too long for a name
-        return False
 
 
 def _clouds_for(inject: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import math
+import os
 import re
 import secrets
 import shlex
@@ -23,7 +24,7 @@ from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import MOST_USD
-from deepvm.errors import DataError, Issue, JobFormatError, RequestError
+from deepvm.errors import DataError, Issue, JobFormatError, OptionMismatchError, RequestError
 from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
@@ -247,7 +248,7 @@ def check_script(job: JobFile, job_folder: Path) -> None:
     elif (
         job.setup is not None
         or job_code.parse(job.code) is not None
-        or (job_folder / job.code / script).exists()
+        or os.path.exists(job_folder / job.code / script)
     ):
         return
     else:
@@ -274,7 +275,8 @@ def hosts_of(job: JobFile, job_folder: Path) -> StaticHosts | None:
     try:
         is_here = found.reach.local
     except RequestError as error:
-        raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
+        error.option = f"machines.{error.option}"
+        raise
     if not (job.tiers or is_here):
         allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share"
         if job.anchor not in (None, "none"):
@@ -298,6 +300,16 @@ def about(file: Path) -> Iterator[None]:
         raise JobFormatError(file, [issue]) from None
 
 
+def reached_cloud(job: JobFile, *, detach: bool) -> Cloud:
+    """The cloud of a job, if its machines would reach a controller. Raises as :func:`checked`."""
+    cloud = cloud_of(job.cloud)
+    if detach and isinstance(cloud, HostsController) and needs_head(cloud):
+        cloud.check_head()
+    elif isinstance(cloud, RemoteCloud):
+        cloud.host(job.name)
+    return cloud
+
+
 def checked(
     job: JobFile,
     file: Path,
@@ -308,11 +320,7 @@ def checked(
 ) -> tuple[JobState, Cloud]:
     """What a job starts with, and its cloud. Raises RequestError, RefusedError, UnknownError."""
     with about(file):
-        cloud = cloud_of(job.cloud)
-        if detach and isinstance(cloud, HostsController) and needs_head(cloud):
-            cloud.check_head()
-        elif isinstance(cloud, RemoteCloud):
-            cloud.host(job.name)  # whether its machines would find a controller here
+        cloud = reached_cloud(job, detach=detach)
         world = world_of(job, file.parent, now_s, lives)
         check_script(job, file.parent)
     return world, cloud
@@ -398,10 +406,8 @@ def _other_tiers(job: JobFile, now_s: float) -> list[str]:
         tiers = [cloud.tier(job.name)]
     for tier in tiers:
         if tier.partition(":")[0].lower() not in ("file", "s3"):
-            allowed = (
-                f"with tiers file:// and s3:// only; {tier} keeps checkpoints by the job's name"
-            )
-            raise RequestError("replace", job.name, allowed)
+            reason = f"does not go with {tier}, which keeps checkpoints by the job's name"
+            raise OptionMismatchError("replace", job.name, reason, "a new job, with --name")
     folder = f"{job.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
     return [f"{tier.rstrip('/')}/{folder}" for tier in tiers]
 

@@ -191,6 +191,17 @@ def test_a_reason_that_was_printed_is_said_once() -> None:
     assert ["no space" in line for line in lines] == [False, True, False]
 
 
+@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
+def test_the_last_lines_name_outputs_that_are_missing(state: str) -> None:
+    """Also of a job that is done: its exit code is that of the script."""
+    outputs = {"problem": "model.pt: no space"}
+    document = {"name": "job", "state": state, "why": "", "steps": 0, "version": 0}
+    lines = [*closing_lines(document | {"outputs": outputs}, JobLimits(1, 1), [], Path("/x"), "")]
+    missing = f"job is {state}, but its newest outputs are missing from its storage: model.pt: no"
+    assert lines[0] == f"{missing} space"
+    assert closing_lines(document, JobLimits(1, 1), [], Path("/x"), "") == lines[1:]
+
+
 # --- one that stops stepping ----------------------------------------------------------------------
 
 

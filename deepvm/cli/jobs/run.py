@@ -21,7 +21,7 @@ from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags, words_of
 from deepvm.cli.questions import DECLINED, chosen, confirm, has_terminal
 from deepvm.core.json_types import JsonDict
 from deepvm.core.options import option
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import joined, one_of
 from deepvm.errors import DataError, OptionMismatchError, RequestError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 CONTROLLER_LOG = "controller.log"  # In a job's folder: of a controller in the background
+_UNASKED = "is not given, and there is no terminal to ask"
 _RESUME, _REPLACE, _NEW, _STOP = "resume", "replace", "new", "stop"
 KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
 ALL_RANKS = flag("--all-ranks", "Show what all processes print; default: the first one.")
@@ -135,7 +136,15 @@ def run(
     from deepvm.jobs.history.forecast import refuse_unlike
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
-    from deepvm.jobs.submission import about, free_name, head_cloud, starts_over, submit, world_of
+    from deepvm.jobs.submission import (
+        about,
+        free_name,
+        head_cloud,
+        reached_cloud,
+        starts_over,
+        submit,
+        world_of,
+    )
     from deepvm.services.job_start import job_start
     from deepvm.services.jobs import plan_job
 
@@ -174,7 +183,7 @@ def run(
     start = job_start(job_file, job)
     job_file = start.job
     for risk in start.risks:
-        _accept_risk(risk, dry_run=dry_run)
+        _accept_risk(risk, partial(reached_cloud, job_file, detach=detach), dry_run=dry_run)
     if dry_run:
         document = document_of("jobs.RunPlan", plan_job(job_file, job, detach=detach))
         print_as(output, text("run_plan", plan=document), lambda: document)
@@ -231,11 +240,16 @@ def _on_known_name(known: JobRow, history: History, *, replaces: bool) -> str:
     answer = _REPLACE
     if not replaces:
         note(f"there is a job {known.name} already, which is {known.state}")
-        answers = [_RESUME, _REPLACE, _NEW, _STOP]
-        if known.result is not None and known.state == "done":
-            answers.remove(_RESUME)
         fresh = free_name(known.name, history)
-        answer = chosen(f"Resume it, replace it, start a new job {fresh}, or stop?", answers)
+        answers = {
+            _RESUME: "resume it",
+            _REPLACE: "replace it",
+            _NEW: f"start a new job {fresh}",
+            _STOP: "stop",
+        }
+        if known.result is not None and known.state == "done":
+            del answers[_RESUME]
+        answer = chosen(f"Do you want to {joined(answers.values(), 'or')}?", [*answers])
     if answer == _STOP:
         raise typer.Exit(DECLINED)
     if answer == _REPLACE:
@@ -243,8 +257,8 @@ def _on_known_name(known: JobRow, history: History, *, replaces: bool) -> str:
     return answer
 
 
-def _accept_risk(risk: StartRisk, *, dry_run: bool) -> None:
-    """Show what may be lost, and ask whether to start all the same."""
+def _accept_risk(risk: StartRisk, check: Callable[[], object], *, dry_run: bool) -> None:
+    """Show what may be lost, and ask whether to start all the same, if a check raises nothing."""
     warn(risk.reason)
     if risk.lines:
         say("To keep its steps, add:")
@@ -254,8 +268,9 @@ def _accept_risk(risk: StartRisk, *, dry_run: bool) -> None:
         return
     if not has_terminal():
         option = risk.accepts.removeprefix("--").partition(" ")[0].replace("-", "_")
-        allowed = f"{risk.accepts}, to start it as it is; or {risk.instead}"
-        raise RequestError(option, None, allowed)
+        cure = f"{risk.accepts}, to start it as it is; or {risk.instead}"
+        raise OptionMismatchError(option, None, _UNASKED, cure)
+    check()
     say(f"Or take {risk.instead}.")
     confirm(f"Start it as it is ({risk.accepts})?")
 
@@ -267,8 +282,8 @@ def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:
     from deepvm.reports.text import text_blocks
 
     if not has_terminal():
-        allowed = "--yes, where no terminal can be asked; --dry-run shows what would be rented"
-        raise RequestError("yes", None, allowed)
+        cure = "--yes, to spend the money; --dry-run, to see what would be rented"
+        raise OptionMismatchError("yes", None, _UNASKED, cure)
     plan = plan_job()
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)

@@ -243,7 +243,7 @@ class Outputs:
             self._store.write(stored)
             self._stored = stored
         if problems:
-            raise DataError(problems[0])
+            raise DataError("; ".join(problems[:_SHOWN]))
 
     def _open_store(self) -> OutputStore:
         if not self._url:

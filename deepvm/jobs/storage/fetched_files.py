@@ -51,6 +51,7 @@ class FetchFolder:
     def opened(self) -> Iterator[None]:
         """Raises DataError: it cannot be used, or another fetch is busy there."""
         lock = FileLock(self._hidden / "lock")
+        is_new = not self._folder.exists()
         try:
             self._hidden.mkdir(parents=True, exist_ok=True)
             is_free = lock.take(shared=False)
@@ -66,7 +67,12 @@ class FetchFolder:
             yield
         finally:
             shutil.rmtree(self.parts, ignore_errors=True)
-            lock.release()
+            lock.release(remove=True)
+            # Both stay if anything is in them
+            with suppress(OSError):
+                self._hidden.rmdir()
+                if is_new:
+                    self._folder.rmdir()
 
     @property
     def parts(self) -> Path:
@@ -87,8 +93,9 @@ class FetchFolder:
         free = shutil.disk_usage(self._folder).free
         if count + _SPARE_BYTES > free:
             raise DataError(
-                f"{self._folder}: {format_bytes(count)} do not fit on its disk, which has"
-                f" {format_bytes(free)} free; make space, or name a folder of another disk"
+                f"{self._folder}: {format_bytes(count)}, and {format_bytes(_SPARE_BYTES)} that"
+                f" stay free, do not fit on its disk, which has {format_bytes(free)} free; make"
+                " space, or name a folder of another disk"
             )
 
     def here(self, name: str) -> BroughtFile | None:

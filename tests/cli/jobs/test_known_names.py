@@ -57,7 +57,10 @@ def test_what_cannot_be_replaced(home: Home) -> None:
     job = str(home.job("here", TRAIN))
     assert home.run("run", job).returncode == 0
     done = home.run("run", str(home.job("here", TRAIN, tiers=memory)), "--replace")
-    assert done.returncode == 2 and "tcp://localhost:7070 keeps checkpoints by" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--replace does not go with tcp://localhost:7070, which" in done.stderr
+    )
     done = home.run("run", str(home.job("here", "python gone.py")), "--replace")
     assert done.returncode == 2 and "there is no gone.py" in done.stderr
     assert home.document("jobs", "show", "here")["state"] == "done"  # the first one is as it was
@@ -79,14 +82,15 @@ def test_a_terminal_is_asked_about_a_name(home: Home) -> None:
     process.terminate()
     process.communicate(timeout=60)
     code, shown = home.answered("\n", "run", job)
-    question = "Resume it, replace it, start a new job asked-2, or stop? [resume/replace/new/STOP]"
+    ways = "replace it, start a new job asked-2 or stop?"
+    question = f"Do you want to resume it, {ways} [resume/replace/new/STOP]"
     assert code == 1 and question in shown and starts(home) == [0]
     assert "there is a job asked already, which is stopped" in shown
     home.hurry()
     code, shown = home.answered("r\nres\n", "run", job)  # the first answer is not clear
     assert code == 0 and starts(home)[1] > 0, shown
     code, shown = home.answered("n\n", "run", job)
-    assert code == 0 and "start a new job asked-2, or stop? [replace/new/STOP]" in shown
+    assert code == 0 and f"Do you want to {ways} [replace/new/STOP]" in shown
     assert starts(home)[2:] == [0] and "asked-2" in home.run("jobs", "ls").stdout
     code, shown = home.answered("replace\n", "run", job)
     assert code == 0 and starts(home)[3:] == [0], shown

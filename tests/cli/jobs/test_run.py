@@ -9,6 +9,8 @@ import pytest
 from support.command import Run
 from support.jobs.runs import Home
 
+LONG = "a" * 300  # No path can have such a name
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
@@ -91,6 +93,7 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
         (["../plan.json", "--", "python", "nowhere.py"], 2, "there is no nowhere.py"),
         (["../plan.json", "--total-usd", "0", "--", "python", "own.py"], 2, "--total-usd: 0.0"),
         (["../plan.json", "--steps", "0", "--", "python", "own.py"], 2, "--steps: 0"),
+        (["../plan.json", "--outputs", LONG, "--", "python", "own.py"], 2, "--outputs: 'aaa"),
         (["../plan.json", "--", "x" * 10_001], 2, "command: 'xxx"),
         (["../plan.json", "--", ""], 2, "command: \"''\" (expected the command that trains"),
         (["../plan.json", "--", " ", "own.py"], 2, "command: \"' ' own.py\""),
@@ -125,9 +128,13 @@ def test_a_total_of_the_command_line_is_one_of_the_budget(home: Home, run: Run) 
         ({"machines": {}, "budget": {"usd_per_hour": 0.001}}, "budget.usd_per_hour"),
         ({"machines": {"plan": "none.json"}}, "none.json"),
         ({"cloud": "mars"}, "cloud"),
+        ({"code": LONG}, "there is no folder"),
+        ({"train": f"python {LONG}.py"}, "a script that 'code: "),
+        ({"outputs": [LONG]}, "outputs"),
     ],
 )
 def test_what_cannot_be_rented(home: Home, run: Run, more: dict[str, Any], said: str) -> None:
-    code, _, err = run("run", str(home.job("bad", "python train.py", **more)))
+    job = home.job(**{"name": "bad", "train": "python train.py", **more})
+    code, _, err = run("run", str(job))
     assert code in (2, 4) and said in err, err
     assert not home.jobs.exists()

@@ -14,9 +14,9 @@ from deepvm.cli.jobs import run as commands
 
 PLAIN = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
 SAVES = "from deepvm.checkpoint import Checkpointer\n"
-REFUSED = "--no-resume-check: not given (expected --no-resume-check"
+REFUSED = "--no-resume-check is not given, and there is no terminal to ask (try: --no-resume-"
 BEFORE = "At the first preemption it starts again at its beginning"
-NO_TERMINAL = "--yes: not given (expected --yes"
+NO_TERMINAL = "--yes is not given, and there is no terminal to ask (try: --yes, to spend"
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_code_of_a_repository_is_unknown(home: Home, run: Run) -> None:
 def test_machines_that_would_do_the_same_are_not_paid_for_unasked(home: Home, run: Run) -> None:
     two = {"type": "g4dn.xlarge", "count": 2}
     code, err = checked(home, run, "python saves.py", "--yes", machines=two)
-    assert code == 2 and "--processes-per-machine: not given (expected --processes-per" in err
+    assert code == 2 and "--processes-per-machine is not given, and there is no" in err
     assert "-machine 1, to start it as it is; or one machine; for separate trainings, --ind" in err
     for words in (["--processes-per-machine", "1"], ["--independent-processes"]):
         code, err = checked(home, run, "python saves.py", *words, machines=two)
@@ -209,6 +209,9 @@ def test_a_terminal_is_asked(home: Home) -> None:
     code, shown = home.answered("y\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 5 and "no host of own has an address" in shown, shown  # it was started
     assert not home.processes()
+    # What cannot be started is not asked about
+    code, shown = home.answered("y\n", "run", str(home.job("far", "python plain.py", cloud="aws")))
+    assert code == 5 and "cannot reach a controller" in shown and "[y/N]" not in shown, shown
 
 
 @pytest.mark.system

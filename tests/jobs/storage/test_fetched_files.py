@@ -102,8 +102,19 @@ def test_other_bytes_never_get_the_name(tmp_path: Path, size: int, data: bytes) 
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with opened(tmp_path) as found, pytest.raises(DataError, match="do not fit on its disk"):
+    reason = " TB, and 67.1 MB that stay free, do not fit on its disk, which has .* free; make"
+    with opened(tmp_path) as found, pytest.raises(DataError, match=reason):
         found.check_space(10**18)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_fetch_of_nothing_leaves_nothing(tmp_path: Path, *, is_new: bool) -> None:
+    folder = tmp_path / "results"
+    if not is_new:
+        folder.mkdir()
+    with opened(folder):
+        assert (folder / HIDDEN / "lock").exists()
+    assert not (folder / HIDDEN).exists() and folder.exists() != is_new
 
 
 def test_no_room_in_the_middle(tmp_path: Path) -> None:
