@@ -11,7 +11,6 @@ from deepvm.core.units import counted, format_seconds
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import (
     A_GRANT_TAKES_DAYS,
-    FASTEST,
     NEW_ACCOUNT,
     Note,
     PlanView,
@@ -105,7 +104,7 @@ def _sentences(view: PlanView, draft: _Draft, *, complete: bool) -> list[Sentenc
         ("To rent it", quotas),
         ("Your script", _script(view)),
         ("Your job", _job(view) if draft.job else ""),
-        ("Next", _next_step(view)),
+        ("Next", _next_step(view, brief=not draft.quotas)),
     ]
     return [(topic, text) for topic, text in sentences if text]
 
@@ -183,10 +182,11 @@ def _speeds(view: PlanView) -> str:
     speed = first.prediction.throughput
     how = "were measured" if first.prediction.source == "measured" else "are estimates"
     ends = f"{words.thousands(speed.low)}-{words.thousands(speed.high)} {view.workload.units}"
-    name = f'"{short_label(label)}"'
-    if len(name) > len(FASTEST) + 2:
-        name = "row 1"
-    return f"Speeds {how}: 4 of 5 runs of {name} land at {ends}."
+    for name in (f'"{short_label(label)}"', "row 1"):
+        text = f"Speeds {how}: 4 of 5 runs of {name} land at {ends}."
+        if len(text) <= WIDTH:
+            break
+    return text
 
 
 def _script(view: PlanView) -> str:
@@ -225,13 +225,15 @@ def _job(view: PlanView) -> str:
     return "add --epochs 90 --dataset-size 1.28M for its time and bill"
 
 
-def _next_step(view: PlanView) -> str:
+def _next_step(view: PlanView, *, brief: bool) -> str:
     """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
-    command = "run --help"
+    command = "run"
     if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
         command = "export plan.json --to torchrun --output-dir launch"
     elif not cloud_of(view.answer.catalog.name).has_api:
         command = "export plan.json --to skypilot --output-dir launch"
+    if brief or command == "run":
+        command = f"{command.split()[0]} --help"
     return f"--why explains; -o json > plan.json, then deepvm {command}"
 
 

@@ -325,8 +325,8 @@ def simulated_note(first: Recommendation) -> Iterator[Note]:
     spread = first.outlook.spread
     times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
     bills = f"${words.dollars(spread.p5_usd)}-{words.dollars(spread.p95_usd)}"
-    runs = counted(spread.runs, "simulated run")
-    yield Note("simulated", f"{runs} at this speed: nine in ten take {times}, {bills}")
+    runs = counted(spread.runs, "simulation")
+    yield Note("simulated", f"in {runs} at this speed, 9 of 10 take {times}, {bills}")
 
 
 def rival_note(answer: Recommendations) -> Iterator[Note]:
@@ -410,7 +410,7 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     if not bill.items or not (limits or request.extras.given):
         return
     left = ", ".join(part.name for part in bill.not_counted if not part.included)
-    total = words.exact_usd(bill.total_usd_per_hour)
+    total = words.rate(bill.total_usd_per_hour)
     if r.whole_usd is not None:
         total += f" and ${words.dollars(r.whole_usd)}"
     names = ", ".join(item.name for item in bill.items)

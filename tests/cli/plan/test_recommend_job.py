@@ -107,11 +107,11 @@ def test_a_model_is_simulated_as_it_is_counted(run: Run) -> None:
             one["expected"]["preemptions"], rel=0.1, abs=0.3
         )
     words = [word for word in ask if word not in ("-o", "json")]
-    said = " nine in ten take "
+    said = " 9 of 10 take "
     assert said in " ".join(run(*words, "--simulate", "20")[1].split())
     assert said not in " ".join(run(*words)[1].split())
     assert (
-        "20 simulated runs at this speed: nine in ten take "
+        "In 20 simulations at this speed, 9 of 10 take "
         in run(*words, "--simulate", "20", "--why")[1]
     )
     code, _, err = run(*ask, "--save-policy", "young")

@@ -44,6 +44,32 @@ def test_one_of_the_two_is_enough(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "--pw 0.5",
+        "--pw 400 --cloud lambda",
+        "--pw 300 --model bert-large --cloud azure",
+        "--pw 400 --model llama-70b --tokens 10B --cloud azure --simulate 20",
+        "--pw 300 --model llama-70b --tokens 10B --cloud nebius",
+        "--pw 30 --deadline 90d --total-budget 50000 --model llama-70b --tokens 10B",
+        "--total-budget 300 --model vit-b --epochs 90 --dataset-size 1.28M --simulate 20",
+    ],
+)
+def test_an_answer_has_15_lines_also_with_long_names_and_many_facts(words: str, run: Run) -> None:
+    code, out, err = run("recommend", *words.split(), "--offline")
+    lines = out.splitlines()
+    assert code == 0 and len(lines) <= 15 and max(map(len, lines)) <= 78, out + err
+    assert any(line.startswith("Next ") for line in lines)
+
+
+def test_a_job_of_years_is_called_out(run: Run) -> None:
+    job = ("--model", "llama-70b", "--tokens", "10B", "--cloud", "nebius", "--offline")
+    out = run("recommend", "--pw", "30", *job)[1]
+    assert "a higher budget is needed" in out and len(out.splitlines()) <= 15
+    assert "a higher budget is needed" not in run("recommend", "--pw", "300", *job)[1]
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--total-budget", "300"], "--model vit-b --epochs 90 --dataset-size 1.28M"),
