@@ -143,7 +143,7 @@ def with_reserved(
 
 def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
     judged = PriceSanityCheck(
-        {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog}
+        {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour) for i in catalog}
     )
     doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)
     if doubt is not None:

@@ -88,7 +88,7 @@ class SaturationTable:
 
     def lookup(self, network_gbps: float | FloatArray) -> IntArray:
         """n_sat of bandwidths in Gbit/s, same shape; for a pair of VMs the smaller one counts."""
-        row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
+        row = np.searchsorted(self.network_gbps, network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 
 

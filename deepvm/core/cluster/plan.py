@@ -47,8 +47,7 @@ class PlannedGroup:
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        spot = self.market is Market.SPOT
-        if spot:
+        if self.market is Market.SPOT:
             return self.vms.spot_usd_per_hour
         return self.vms.on_demand_usd_per_hour
 

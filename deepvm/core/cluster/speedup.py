@@ -39,7 +39,7 @@ class SpeedupCurve(ABC):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Where the curve is used beyond what was measured, as far as it knows."""
-        return np.asarray(n) > (np.inf if self.fitted_to is None else self.fitted_to)
+        return n > (np.inf if self.fitted_to is None else self.fitted_to)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LogisticSpeedup(SpeedupCurve):
 
     def speedup(self, n: FloatArray) -> FloatArray:
         # The clip only keeps exp() from overflowing; at 700 the logistic is 0 or c to every digit.
-        exponent = np.clip(-self.a * (np.asarray(n, dtype=np.float64) - self.b), -700.0, 700.0)
+        exponent = np.clip(-self.a * (n - self.b), -700.0, 700.0)
         return self.c / (1.0 + np.exp(exponent))
 
 
@@ -73,7 +73,6 @@ class HybridSpeedup(LogisticSpeedup):
     kind: ClassVar[str] = "hybrid"
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        n = np.asarray(n, dtype=np.float64)
         tangent = self.c / 2 + (self.c * self.a / 4) * (n - self.b)
         return np.where(n <= self.b, tangent, super().speedup(n))
 
@@ -95,7 +94,6 @@ class RingSpeedup(SpeedupCurve):
         _require("l", self.l, 0, inclusive=True)
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        n = np.asarray(n, dtype=np.float64)
         return n / (1.0 + self.c * (n - 1.0) / n + self.l * (n - 1.0))
 
     @classmethod
@@ -162,7 +160,6 @@ class MeasuredSpeedup(SpeedupCurve):
         # Slow to import, and only this kind needs it
         from scipy.interpolate import PchipInterpolator
 
-        n = np.asarray(n, dtype=np.float64)
         points = self.points
         if points[0][0] != 1:
             points = ((1.0, 1.0), *points)
@@ -171,14 +168,13 @@ class MeasuredSpeedup(SpeedupCurve):
         last_s = values[-1]
         inside = PchipInterpolator(sizes, values)(np.minimum(n, last_n))
         ring = self.beyond or RingSpeedup.fit(points[1:])
-        outside = last_s * ring.speedup(n) / ring.speedup(np.asarray(last_n))
+        outside = last_s * ring.speedup(n) / ring.speedup(last_n)
         return np.asarray(np.where(n <= last_n, inside, outside))
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
-        return np.asarray(n) > self.points[-1][0]
+        return n > self.points[-1][0]
 
 
 def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> FloatArray:
     """K(n) = S(n)/n, clamped to [0, 1], dimensionless (DeepVM eq. 13); same shape as n."""
-    n = np.asarray(n, dtype=np.float64)
     return np.clip(curve.speedup(n) / n, 0.0, 1.0)

@@ -27,14 +27,14 @@ def truncated_mean(rate: FloatArray, most: FloatArray, end: FloatArray) -> Float
 
 def remaining(span: Span, head: FloatArray) -> FloatArray:
     """What is left on average of a latency that started ``head`` seconds earlier, seconds."""
-    width = max(span.high - span.low, 1e-9)
+    width = max(span.width, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
     return inside**2 / (2 * width) + np.maximum(span.low - head, 0.0)
 
 
 def remaining_after(span: Span, head: Span) -> float:
     """:func:`remaining` if it started ``head`` earlier: mean over midpoints of equal parts."""
-    points = head.low + (head.high - head.low) * (np.arange(_PARTS) + 0.5) / _PARTS
+    points = head.low + head.width * (np.arange(_PARTS) + 0.5) / _PARTS
     return float(remaining(span, points).mean())
 
 
@@ -80,9 +80,7 @@ def in_time(job: Job, step: FloatArray) -> FloatArray:
         every + job.urgent_s, every * points[:, None] + job.urgent_s + spread * (points - 0.5)
     )
     return np.asarray(
-        np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(
-            axis=(1, 2)
-        )
+        np.clip((grace.high - needed) / max(grace.width, 1e-9), 0.0, 1.0).mean(axis=(1, 2))
     )
 
 

@@ -33,13 +33,17 @@ class Span:
         return (self.low + self.high) / 2
 
     @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    @property
     def variance(self) -> float:
-        return (self.high - self.low) ** 2 / 12
+        return self.width**2 / 12
 
     def draw(self, random: np.random.Generator, count: int) -> FloatArray:
         if self.low == self.high:
             return np.full(count, self.low)
-        return self.low + (self.high - self.low) * random.random(count)
+        return self.low + self.width * random.random(count)
 
 
 ZERO = Span(0.0, 0.0)

@@ -98,9 +98,7 @@ def forecast(
     job: Job, policy: SavePolicy, *, per_second: FloatArray, step_s: FloatArray, vms: FloatArray
 ) -> Forecast:
     """Expectations for a job on several clusters, by preemptions/s, seconds/step and spot VMs."""
-    rate = np.asarray(per_second, dtype=float)
-    step_s = np.asarray(step_s, dtype=float)
-    rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
+    rate, step_s, vms = np.broadcast_arrays(per_second, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return _ClosedForm(job, policy, rate, step_s, vms).forecast()
 
@@ -120,7 +118,7 @@ class _ClosedForm:
         self.rate = np.maximum(rate, 1e-15)
         relative = 0.0
         if job.step_s.mean:
-            relative = (job.step_s.high - job.step_s.low) / job.step_s.mean
+            relative = job.step_s.width / job.step_s.mean
         self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
         # The rest of the write happens while training continues.
@@ -128,7 +126,7 @@ class _ClosedForm:
         self.delay = writing - self.stall + self._length(job.durable_s)
         # The job starts when the last of the VMs is there: the largest of n uniform latencies lies
         # n/(n+1) up its span.
-        last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
+        last = job.allocation_s.width * (0.5 - 1 / (vms + 1))
         self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
         self.again = self._length(job.allocation_s) + self._length(job.replacement_s)
         # Steps between two of the user's own saves; more than all steps: none.
@@ -143,7 +141,7 @@ class _ClosedForm:
         )
 
     def _length(self, span: Span) -> FloatArray:
-        return lives.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+        return lives.effective(np.asarray(span.mean), np.asarray(span.width), self.rate)
 
     def forecast(self) -> Forecast:
         job = self.job
@@ -176,7 +174,7 @@ class _ClosedForm:
             *other, coarse = self._with_emergency(np.minimum(unlucky, 1.0), facts)
             pairs = zip(other, figures or other, strict=True)
             figures = tuple(np.where(saved, emergency, plain) for emergency, plain in pairs)
-        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in figures)
+        total, preemptions, overlap = figures
         return (
             np.where(np.isfinite(total) & (total >= 0), total, np.inf),
             preemptions,
@@ -207,8 +205,7 @@ class _ClosedForm:
 
     def _delay(self, segment: FloatArray) -> FloatArray:
         """Seconds from a stall's end until its checkpoint, or a newer one, is durable."""
-        width = self.job.durable_s.high - self.job.durable_s.low
-        return self.delay - lives.overtaken(width, segment)
+        return self.delay - lives.overtaken(self.job.durable_s.width, segment)
 
     def _without_emergency(self, facts: SaveFacts) -> tuple[FloatArray, ...]:
         job = self.job
@@ -231,7 +228,7 @@ class _ClosedForm:
         usual, number = segments[0]
         delay = self._delay(usual)
         # The newest checkpoints may not be durable when the last step ends: they are of no use.
-        tail = np.asarray(rest * self.step - delay, dtype=float)
+        tail = rest * self.step - delay
         idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
         segments[0] = (usual, number - idle)
         waves = np.expm1(rate * (tail + idle * usual))

@@ -109,8 +109,9 @@ class LomaxHistory:
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack(
             [self.prior, np.log(self.scale_s)]
         )
-        found = np.subtract(scales, shapes, out=shapes)
-        return np.asarray(np.subtract(found, seen, out=found))
+        found: FloatArray = np.subtract(scales, shapes, out=shapes)
+        found -= seen
+        return found
 
     def shape(self) -> FloatArray:
         ended = np.asarray(self.ended)[..., None]

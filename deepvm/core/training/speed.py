@@ -22,7 +22,6 @@ from deepvm.core.training.roofline import (
     WITHOUT_WHEELS,
     Machine,
     Steps,
-    fit_memory,
     joined,
     memory_needed,
     state_bytes,
@@ -200,8 +199,7 @@ class TrainingSpeed(Answer):
     def state_bytes(self) -> float:
         """Weights, gradients and optimizer on each GPU of the first size, bytes."""
         gpus = self.vms[:1] * self.machine.gpus
-        memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
-        sharded = bool(memory.sharded[0])
+        sharded = bool(self.parts.steps.memory.sharded[0])
         return float(state_bytes(self.workload, self.precision, gpus, sharded=sharded)[0])
 
     @property
@@ -393,7 +391,7 @@ class StepTimeSpeedup(SpeedupCurve):
         )
 
     def speedup(self, n: FloatArray) -> FloatArray:
-        sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
+        sizes = np.atleast_1d(n)
         if np.array_equal(sizes, self.known.vms):
             found = self.known
         else:
@@ -404,8 +402,8 @@ class StepTimeSpeedup(SpeedupCurve):
         rows = np.searchsorted(self.known.vms, n)
         if np.array_equal(self.known.vms.take(rows, mode="clip"), n):
             return self.known.doubt.at(rows)
-        return self.speed_of(np.asarray(n, dtype=np.float64)).doubt
+        return self.speed_of(n).doubt
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Beyond 1.5 x the largest measured cluster, or the batch known to train well."""
-        return np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)
+        return n > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)

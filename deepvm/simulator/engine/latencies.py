@@ -20,10 +20,10 @@ def total(random: np.random.Generator, span: Span, count: FloatArray | BoolArray
     """Sum of ``count`` latencies per row; a mask counts as 0 or 1."""
     if span.low == span.high:
         return np.asarray(span.low * count)
-    drawn = random.random(len(count)) * (span.high - span.low)
+    drawn = random.random(len(count)) * span.width
     if count.dtype == bool:
         return drawn + span.low
-    return span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count)
+    return span.mean * count + (drawn - span.width / 2) * np.sqrt(count)
 
 
 def remainder(whole: Span, part: Span) -> Span:
@@ -31,13 +31,13 @@ def remainder(whole: Span, part: Span) -> Span:
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
     # It is not uniform then: a uniform one from 0 with the same mean
-    parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
+    parts = part.low + part.width * (np.arange(GRID) + 0.5) / GRID
     low = np.maximum(whole.low - parts, 0.0)
     high = np.maximum(whole.high - parts, 0.0)
     mean = high
     if whole.high > whole.low:
         over = high - low  # the part of the whole that is longer
-        mean = over * (low + over / 2) / max(whole.high - whole.low, TINY)
+        mean = over * (low + over / 2) / max(whole.width, TINY)
     return Span(0.0, 2 * float(mean.mean()))
 
 
@@ -50,7 +50,7 @@ class Backups:
         self._behind = behind
         self._low = durable.low + behind.low
         self.high = durable.high + behind.high
-        widths = (span.high - span.low for span in (durable, behind))
+        widths = (span.width for span in (durable, behind))
         self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
     def draw(self, random: np.random.Generator, saved: BoolArray) -> FloatArray:
