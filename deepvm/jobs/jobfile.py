@@ -264,18 +264,15 @@ FORMAT = FileFormat(
 
 def checked_injection(keys: JsonObject, cloud: str) -> JsonDict:
     """``inject`` by the command line; ``lives``: times, or a file. Raises RequestError."""
-    lives = keys["lives"]
+    given = {name: value for name, value in keys.items() if value is not None}
     # A list of times may be too long for a name, which pathlib raises
-    if lives is not None and not os.path.isfile(lives):
-        keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
+    if "lives" in given and not os.path.isfile(given["lives"]):
+        given["lives"] = [life.strip() for life in given["lives"].split(",")]
     try:
-        given = {name: value for name, value in keys.items() if value is not None}
         found: Any = model_of("run_file.Injected").model_validate(given)
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        raise RequestError(
-            key, (lives if key == "lives" else keys[key]), FORMAT.describe("inject", key)
-        ) from None
+        raise RequestError(key, keys[key], FORMAT.describe("inject", key)) from None
     if isinstance(found.lives, str):
         found = _with_trace(found, Path(found.lives))
     for key, problem in _impossible(found, cloud):

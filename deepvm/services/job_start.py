@@ -36,90 +36,8 @@ class JobStart:
     """A job as its file and its code have it."""
 
     job: JobFile  # with one process a machine, where the script asks for no more
-    one_copy: bool  # whether that leaves GPUs idle
-    script: PythonSources
-    machines: int
-    processes: int  # of one process group
-    layout_given: bool  # whether the user has chosen how many start
-    preemptible: bool
-    simulated: bool  # on this computer
+    risks: Sequence[StartRisk]  # to know, and maybe to decide, before the start
     costs: bool  # whether the machines have a price
-
-    @property
-    def risks(self) -> list[StartRisk]:
-        """What to know, and maybe to decide, before the start."""
-        risks = [self._group_risk]
-        if self.job.resume_check:
-            risks.append(self._resume_risk)
-        return [risk for risk in risks if risk is not None]
-
-    @property
-    def _group_risk(self) -> StartRisk | None:
-        """Of several processes; None: there is one, or they form a group."""
-        script = self.script
-        if self.processes == 1 and self.one_copy:
-            return StartRisk(
-                f"{script.name} starts no process group that can be seen: one copy of it runs, on"
-                " one GPU, and the others are idle; write it for DistributedDataParallel, or give"
-                " --processes-per-machine gpus"
-            )
-        if self.processes == 1 or script.forms_group:
-            return None
-        start = f"{self.processes} processes start on {counted(self.machines, 'machine')}, and"
-        one = (
-            "for a script that uses one GPU: one machine, and --processes-per-machine 1; for"
-            " separate trainings: --independent-processes"
-        )
-        if script.unknown:
-            return StartRisk(f"{start} must form a process group; {one}")
-        return StartRisk(
-            f"{start} {script.name} starts no process group that can be seen, such as by"
-            " torch.distributed.init_process_group(): copies of one training are stopped at their"
-            f" first step; {one}",
-            refuses=self.machines > 1 and not (self.simulated or self.layout_given),
-            accepts=f"--processes-per-machine {self.processes // self.machines}",
-            instead="one machine; for separate trainings, --independent-processes",
-        )
-
-    @property
-    def _resume_risk(self) -> StartRisk | None:
-        """None: the script resumes, or nothing takes its machines."""
-        script = self.script
-        if not self.preemptible or script.resumes:
-            return None
-        if day := certified_day(script):
-            return StartRisk(
-                f"{script.name} was certified by 'deepvm audit' on {day}: it resumes from its own"
-                " files. A machine that replaces a preempted one has them only if they are in a"
-                " bucket or a shared folder"
-            )
-        lost = (
-            "starts again at its beginning, on a machine without its files: the work until then is"
-            " paid for and lost"
-        )
-        lines: Sequence[str] = ()
-        if script.unknown:
-            reason = (
-                f"it is unknown whether {script.name} can resume: {script.unknown}. If it saves"
-                f" nothing through deepvm, at the first preemption it {lost}. 'deepvm audit' tries"
-                " whether a script resumes"
-            )
-        else:
-            imported = ""
-            if len(script.files) > 1:
-                imported = f" (with what it uses: {len(script.files)} files)"
-            reason = (
-                f"{script.name}{imported} saves nothing through deepvm: it uses neither"
-                " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"
-                f" first preemption it {lost}"
-            )
-            known = read_data(_RESUME_LINES)
-            lines = next(known[name] for name in known if not name or name in script.names)
-        instead = (
-            "machines that are not preempted (machines: {market: on-demand}, or a plan of 'deepvm"
-            " recommend --architecture on-demand')"
-        )
-        return StartRisk(reason, lines, not self.simulated, "--no-resume-check", instead)
 
 
 def job_start(job: JobFile, file: Path) -> JobStart:
@@ -130,33 +48,89 @@ def job_start(job: JobFile, file: Path) -> JobStart:
     elif job_code.parse(job.code) is not None:
         folder = None
     script = script_facts(job.train, folder, job.env)
-    simulated = find_cloud(job.cloud).near
     with about(file):
         hosts = hosts_of(job, file.parent)
         if hosts is None:
             rented = rented_of(job, file.parent)
+            simulated = find_cloud(job.cloud).near
         else:
             rented = taken_of(job, hosts)
             simulated = hosts.reach.local
         each = processes_of(job.processes_per_machine, gpus_of(rented.type, hosts))
-    may_need_ranks = script.unknown or script.asks_for_ranks
     layout_given = job.independent_processes or "processes_per_machine" in job.model_fields_set
-    one_copy = each > 1 and not may_need_ranks and not layout_given
+    one_copy = each > 1 and not (script.unknown or script.asks_for_ranks or layout_given)
     if one_copy:
         each = 1
         job = changed(job, processes_per_machine=each)
-    processes = 1
-    if not job.independent_processes:
-        processes = rented.most * each
-    is_spot = hosts is None and rented.steadies < rented.most
-    return JobStart(
-        job,
-        one_copy,
-        script,
-        rented.most,
-        processes,
-        layout_given,
-        preemptible=is_spot or job.inject is not None,
-        simulated=simulated,
-        costs=costs(job.cloud, hosts),
+    risks = []
+    if rented.most * each > 1:
+        if not (script.forms_group or job.independent_processes):
+            asks = not (simulated or layout_given)
+            risks.append(_group_risk(script, rented.most, each, asks=asks))
+    elif one_copy:
+        reason = (
+            f"{script.name} starts no process group that can be seen: one copy of it runs, on one"
+            " GPU, and the others are idle; write it for DistributedDataParallel, or give"
+            " --processes-per-machine gpus"
+        )
+        risks.append(StartRisk(reason))
+    preemptible = job.inject is not None or hosts is None and rented.steadies < rented.most
+    if preemptible and job.resume_check and not script.resumes:
+        risks.append(_resume_risk(script, asks=not simulated))
+    return JobStart(job, risks, costs(job.cloud, hosts))
+
+
+def _group_risk(script: PythonSources, machines: int, each: int, *, asks: bool) -> StartRisk:
+    """Of several processes that form no group; ``each``: on each machine."""
+    start = f"{machines * each} processes start on {counted(machines, 'machine')}, and"
+    one = (
+        "for a script that uses one GPU: one machine, and --processes-per-machine 1; for separate"
+        " trainings: --independent-processes"
     )
+    if script.unknown:
+        return StartRisk(f"{start} must form a process group; {one}")
+    return StartRisk(
+        f"{start} {script.name} starts no process group that can be seen, such as by"
+        " torch.distributed.init_process_group(): copies of one training are stopped at their"
+        f" first step; {one}",
+        refuses=machines > 1 and asks,
+        accepts=f"--processes-per-machine {each}",
+        instead="one machine; for separate trainings, --independent-processes",
+    )
+
+
+def _resume_risk(script: PythonSources, *, asks: bool) -> StartRisk:
+    """Of a script that saves nothing through deepvm, as far as is seen."""
+    if day := certified_day(script):
+        return StartRisk(
+            f"{script.name} was certified by 'deepvm audit' on {day}: it resumes from its own"
+            " files. A machine that replaces a preempted one has them only if they are in a bucket"
+            " or a shared folder"
+        )
+    lost = (
+        "starts again at its beginning, on a machine without its files: the work until then is"
+        " paid for and lost"
+    )
+    lines: Sequence[str] = ()
+    if script.unknown:
+        reason = (
+            f"it is unknown whether {script.name} can resume: {script.unknown}. If it saves"
+            f" nothing through deepvm, at the first preemption it {lost}. 'deepvm audit' tries"
+            " whether a script resumes"
+        )
+    else:
+        imported = ""
+        if len(script.files) > 1:
+            imported = f" (with what it uses: {len(script.files)} files)"
+        reason = (
+            f"{script.name}{imported} saves nothing through deepvm: it uses neither"
+            " deepvm.checkpoint, nor a callback of it, nor latest() of deepvm.training. At the"
+            f" first preemption it {lost}"
+        )
+        known = read_data(_RESUME_LINES)
+        lines = next(known[name] for name in known if not name or name in script.names)
+    instead = (
+        "machines that are not preempted (machines: {market: on-demand}, or a plan of 'deepvm"
+        " recommend --architecture on-demand')"
+    )
+    return StartRisk(reason, lines, asks, "--no-resume-check", instead)
