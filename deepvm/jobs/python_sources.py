@@ -46,6 +46,7 @@ class PythonSources:
         self.names: set[str] = set()
         self.unread: list[str] = []  # why something that may count was not read
         self.commands: list[str] = []  # that the files start, for a shell
+        self.scripts: list[str] = []  # as the commands name them
 
     def add(self, script: Path) -> None:
         """Read a script and what it imports."""
@@ -56,11 +57,12 @@ class PythonSources:
         """Read a program that has no file, as of ``python -c``."""
         self._read(self._imported(source.encode(), None))
 
-    def add_module(self, name: str) -> bool:
-        """Read a module as ``python -m`` runs it; False: none of the folders has it."""
+    def add_module(self, name: str) -> None:
+        """Read a module as ``python -m`` runs it."""
         paths = _paths(f"{name}.__main__", self._roots)
+        if not paths:
+            self.unread.append(f"the module {name} is not in the code folder")
         self._read(paths)
-        return bool(paths)
 
     def _read(self, waiting: list[Path]) -> None:
         while waiting:

@@ -364,7 +364,7 @@ def submit(
     heads = known.spec.get("earlier_heads", 0) if head is None else head.number
     changes = {"tiers": _other_tiers(job, now_s), "earlier_heads": heads}
     requests = history.world(job.name).requests
-    with _set_aside(known, history):
+    with _errors(known.folder), _set_aside(known, history):
         return _submit(job, file, history, now_s, changes, requests, detach=detach)
 
 
@@ -444,10 +444,16 @@ def _set_aside(known: JobRow, history: History) -> Iterator[None]:
         finally:
             point("replace.recorded")
             _settle(aside, history)
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     finally:
         lock.release()
+
+
+@contextmanager
+def _errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
 
 
 def _aside_of(job: JobRow) -> Path:
@@ -494,18 +500,14 @@ def _submit(
     folder = jobs_folder() / job.name
     with about(file):
         hosts = hosts_of(job, job_folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "logs").mkdir(exist_ok=True)
+    code = job.code
+    with _errors(folder), about(file):
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
         write_private(folder / SECRET, new_secret())
-        code = job.code
-        if job.code is not None:
-            with about(file):
-                code = _packed(job.code, job_folder, folder / CODE)
+        if code is not None:
+            code = _packed(code, job_folder, folder / CODE)
         if hosts is not None:
             hosts.save(folder)
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     world = _with_lives(job, world, history)
     spec = {
         **job.model_dump(mode="json"),

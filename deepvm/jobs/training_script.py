@@ -37,35 +37,30 @@ _LINE_BYTES = 200
 def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> PythonSources:
     """What a command runs in ``folder``; None: the code is not on this computer."""
     if folder is None:
-        sources = PythonSources([], train.split()[0])
-        sources.unread.append("the code is not on this computer")
-        return sources
+        unknown = PythonSources([], train.split()[0])
+        unknown.unread.append("the code is not on this computer")
+        return unknown
     paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
-    sources = PythonSources([folder, folder / "src", *paths], repr(train[:60]))
-    reader = _CommandReader(folder, sources)
-    reader.follow(train, folder)
+    sources = _CommandSources([folder, folder / "src", *paths], repr(train[:60]))
+    sources.follow(train, folder)
     while sources.commands:
-        reader.follow(sources.commands.pop(), folder)
-    if reader.scripts:
-        sources.name = joined(dict.fromkeys(reader.scripts))
+        sources.follow(sources.commands.pop(), folder)
+    if sources.scripts:
+        sources.name = joined(dict.fromkeys(Path(script).name for script in sources.scripts))
     if not (sources.files or sources.names or sources.unknown):
-        sources.unread.append(f"{sources.name} names no script that is known here")
+        sources.note_no_script(sources.name)
     return sources
 
 
-class _CommandReader:
-    def __init__(self, folder: Path, sources: PythonSources) -> None:
-        self._folder = folder
-        self._sources = sources
-        self._shell_files: set[Path] = set()
-        self.scripts: list[str] = []
+class _CommandSources(PythonSources):
+    """What the commands of a shell run, too."""
 
     def follow(self, text: str, folder: Path) -> None:
         """Follow the commands of a shell's text, which starts in ``folder``."""
         try:
             commands = list(_commands(text))
         except ValueError:
-            self._sources.unread.append("a quote of a shell has no end")
+            self.unread.append("a quote of a shell has no end")
             return
         for words in commands:
             if words[0] == "cd" and len(words) > 1:
@@ -83,34 +78,32 @@ class _CommandReader:
                 self.follow(after, folder)
             elif program and word == "-c":
                 self.scripts.append("the program of python -c")
-                self._sources.add_text(after)
+                self.add_text(after)
             elif program and word in ("-m", "--module") and after not in _LAUNCHERS:
-                self._follow_module(after)
+                self.scripts.append(after)
+                self.add_module(after)
             elif interpreter := _interpreter_of(path):
-                self._follow_file(path, interpreter)
+                self.scripts.append(str(path))
+                self._follow_file(path, interpreter, folder)
             else:
                 if _PYTHON.fullmatch(name) or name in _SHELLS or name in _LAUNCHERS:
                     program = name
                 continue
             return
         if program or "/" in words[0] or "$" in words[0]:
-            self._sources.unread.append(f"{shlex.join(words)} names no script that is known here")
+            self.note_no_script(shlex.join(words))
 
-    def _follow_module(self, module: str) -> None:
-        self.scripts.append(module)
-        if not self._sources.add_module(module):
-            self._sources.unread.append(f"the module {module} is not in the code folder")
+    def note_no_script(self, command: str) -> None:
+        self.unread.append(f"{command} names no script that is known here")
 
-    def _follow_file(self, path: Path, interpreter: str) -> None:
-        self.scripts.append(path.name)
+    def _follow_file(self, path: Path, interpreter: str, folder: Path) -> None:
         if interpreter not in _SHELLS:
-            self._sources.add(path)
-        elif path not in self._shell_files:
-            self._shell_files.add(path)
+            self.add(path)
+        elif self.scripts.count(str(path)) < 2:  # it may start itself
             try:
-                self.follow(path.read_text(errors="replace"), self._folder)
+                self.follow(path.read_text(errors="replace"), folder)
             except OSError:
-                self._sources.unread.append(f"{path.name} is not in the code folder")
+                self.unread.append(f"{path.name} is not in the code folder")
 
 
 def _interpreter_of(path: Path) -> str:

@@ -43,16 +43,12 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class JobResults:
-    """What was brought to ``folder``, and what could not be."""
+    """What was brought to the folder ``where``, and what could not be."""
 
     name: str
-    folder: Path
+    where: str
     files: list[FetchedFile]
     problems: list[str]
-
-    @property
-    def where(self) -> str:
-        return str(self.folder)
 
 
 def fetch_results(row: JobRow, world: JobState, target: Path, *, all_files: bool) -> JobResults:
@@ -63,7 +59,7 @@ def fetch_results(row: JobRow, world: JobState, target: Path, *, all_files: bool
         f"outputs of {machine} are not kept since {utc_text(kept.failing_s or 0.0)}: {kept.why}"
         for machine, kept in unkept(world).items()
     ]
-    results = JobResults(row.name, target, [], problems)
+    results = JobResults(row.name, str(target), [], problems)
     tiers = [tier for tier in storage.tiers if tier.partition(":")[0].lower() in _LASTING]
     with folder.opened():
         with _noted(results):

@@ -166,7 +166,8 @@ def run(
     starts = "starts over"
     if not dry_run:
         with History.open() as history:
-            known = _known_after_news(job_file.name, history)
+            refresh(history, [row for row in history.jobs() if row.name == job_file.name])
+            known = history.job(job_file.name)
             if known is not None:
                 if not replace and starts_over(known, history):
                     starts = f"had kept nothing and {starts}"
@@ -220,15 +221,6 @@ def refresh(history: History, rows: Sequence[JobRow], **how: Any) -> None:
 
     settle_replacements(rows, history)
     refresh_all(history, rows, cloud_of, note, write_page, **how)
-
-
-def _known_after_news(name: str, history: History) -> JobRow | None:
-    """The job of a name, if there is one, with what a remote controller has written since."""
-    known = history.job(name)
-    if known is not None:
-        refresh(history, [known])
-        known = known_job(history, name)
-    return known
 
 
 def _on_known_name(known: JobRow, history: History, *, replaces: bool) -> str:

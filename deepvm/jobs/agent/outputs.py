@@ -66,8 +66,7 @@ class Outputs:
         self._stored = MachineOutputs(machine)
         self._stamps: dict[str, Stamp] = {}  # Of files as they are stored
         self._torn: dict[Path, Stamp | None] = {}  # Of files that ended half-written
-        self._fails = False
-        self._reported: tuple[JsonDict, float] = ({}, 0.0)
+        self._reported: tuple[JsonDict, MachineOutputs] = ({}, self._stored)
         self._wake = threading.Event()
         self._generation = self._rank = 0
         self._last: threading.Event | None = None  # Set by the look after the end of trainers
@@ -142,19 +141,16 @@ class Outputs:
             self._keep({self._name(p): p for paths in matches.values() for p in paths}, last=last)
             if last:
                 facts["others"] = [*islice(self._others(), _SHOWN)]
-            self._fails = False
         except Exception as error:  # of any kind: the training continues
             facts["why"] = str(error) or type(error).__name__
-            if not self._fails:
-                self._fails = True
+            if not self._reported[0].get("why"):
                 is_known = isinstance(error, (OSError, DeepVMError))
                 log.warning("outputs are not kept: %s", facts["why"], exc_info=not is_known)
         files = self._stored.files.values()
         facts |= {"files": len(files), "bytes": sum(f.bytes for f in files)}
         # Files may change without another number or size
-        report = (facts, max((f.kept_s for f in files), default=0.0))
-        if report != self._reported:
-            self._reported = report
+        if self._reported != (facts, self._stored):
+            self._reported = (facts, self._stored)
             self._report(**facts)
         return not facts["why"]
 
@@ -207,9 +203,9 @@ class Outputs:
             patterns = ", ".join(self._patterns)
             raise DataError(f"outputs: {patterns} match more than {MAX_FILES} files")
         stamps = {name: stamp for name, path in paths.items() if (stamp := _stamp(path))}
-        if not stamps and self._store is None:
-            return
         if self._store is None:
+            if not stamps:
+                return
             self._store = self._open_store()
         changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
         half_written = {path for path, stamp in self._torn.items() if _stamp(path) == stamp}

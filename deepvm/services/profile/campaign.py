@@ -69,7 +69,7 @@ def eflops(options: EflopsOptions, model: str, say: Say) -> Eflops:
 
 def scaling(options: ScalingOptions, say: Say, hear: Say | None) -> Curve:
     """The speed-up curve of hosts; raises as :func:`measure_scaling`."""
-    _check_timeouts(options.start_timeout, options.timeout)
+    _check_timeouts(options)
     task = _task(options)
     given = [str(one) for one in (options.hosts, options.hosts_file, options.local) if one]
     if len(given) != 1:
@@ -132,7 +132,7 @@ def saturation(
     options: SaturationOptions, say: Say, hear: Say | None, *, save: bool, force_local: bool
 ) -> Saturation:
     """How many senders one memory node takes; raises as :func:`measure`."""
-    _check_timeouts(options.start_timeout, options.timeout)
+    _check_timeouts(options)
     launcher = Launcher.parse(options.launcher, options.python, options.workdir)
     if save:
         types = chosen(options, "sender_type", "receiver_type")
@@ -159,9 +159,9 @@ def shared(options: object, use: Callable[..., object]) -> JsonDict:
     return chosen(options, *(name for name in signature(use).parameters if hasattr(options, name)))
 
 
-def _check_timeouts(start_timeout: float, timeout: float) -> None:
-    refuse_outside("start_timeout", start_timeout, 1, 1_000_000, what="seconds")
-    refuse_outside("timeout", timeout, 1, 1_000_000, what="seconds")
+def _check_timeouts(options: object) -> None:
+    for name, limit_s in chosen(options, "start_timeout", "timeout").items():
+        refuse_outside(name, limit_s, 1, 1_000_000, what="seconds")
 
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
