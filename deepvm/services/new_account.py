@@ -73,11 +73,11 @@ def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
         if not group.instance.reserved:
             quota = group.instance.quota_family, group.market.value
             needed[quota] += group.count * group.instance.vcpus
-    unknown = False
+    lack: str | None = ""
     for (family, market), vcpus in needed.items():
         most = limits["vcpus"].get(family, {}).get(market)
         if most is None:
-            unknown = True
+            lack = None
         elif vcpus > most:
             return f"a new account has {most} vCPUs of {family} ({market})"
-    return None if unknown else ""
+    return lack

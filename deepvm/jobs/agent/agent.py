@@ -296,9 +296,7 @@ class Agent(TrainerRequests):
             self._kill()
         self._outputs.close(LAST_S)
         self._reporter.add(LEFT)
-        until_s = time.monotonic() + _LEFT_S
-        while self._reporter.waiting and time.monotonic() < until_s:
-            time.sleep(_TICK_S)
+        self._reporter.drain(_LEFT_S)
 
     def _kill(self) -> None:
         with self._outputs.killing():

@@ -22,6 +22,7 @@ _MOST_RETRY_S = 5.0
 CONNECT_S = 3.0
 LINE = "line"  # The event of a line that a trainer has printed
 LEFT = "left"  # That of a machine that may be released: its outputs are kept, and it ends
+_DRAIN_S = 0.05
 # Events that may wait for the controller; the oldest lines beyond it are dropped and counted
 _MOST_WAITING = 10_000
 # Longest text, most events per message, and their bytes: trainers may print huge lines
@@ -179,6 +180,12 @@ class Reporter:
                 for event in self._events
                 if event["event"] == LINE or event.get("generation", generation) >= generation
             ]
+
+    def drain(self, limit_s: float) -> None:
+        """Wait until the controller has received all of it."""
+        until_s = time.monotonic() + limit_s
+        while self.waiting and time.monotonic() < until_s:
+            time.sleep(_DRAIN_S)
 
     def is_heard(self, number: int) -> bool:
         with self._change:

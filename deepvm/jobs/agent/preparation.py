@@ -182,9 +182,7 @@ class Preparation:
 
     def give_up(self, report: str, **facts: Any) -> NoReturn:
         self.reporter.add(report, **facts)
-        deadline = time.monotonic() + _TOLD_S
-        while self.reporter.waiting and time.monotonic() < deadline:
-            time.sleep(_RETRY_S)
+        self.reporter.drain(_TOLD_S)
         raise SystemExit(f"{report}: {facts}")
 
     def _insist(self, ask: Callable[[], Any]) -> Any:

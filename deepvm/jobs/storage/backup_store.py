@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -193,7 +194,7 @@ class BackupStore(ABC):
         empty(folder)
         for name, checksum in record.sha256.items():
             with contextlib.closing(self._open(entry, label, name)) as reader:
-                if copy(reader, folder / name) != checksum:
+                if copy(pieces_of(reader), folder / name) != checksum:
                     raise DamagedError(
                         f"{self.url}/{entry}: {name} is damaged: its checksum is another"
                     )
@@ -221,12 +222,17 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
             yield file, f"{path.name}/{file.relative_to(path).as_posix()}"
 
 
-def copy(reader: BinaryIO, target: Path) -> str:
-    """Write a stream to a new file, synced; returns its SHA-256. Raises OSError."""
+def pieces_of(reader: BinaryIO) -> Iterator[bytes]:
+    """The rest of a stream, in pieces that memory can hold."""
+    return iter(partial(reader.read, PIECE), b"")
+
+
+def copy(pieces: Iterable[bytes], target: Path) -> str:
+    """Write a new file, synced; returns its SHA-256. Raises OSError."""
     digest = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as writer:
-        while piece := reader.read(PIECE):
+        for piece in pieces:
             digest.update(piece)
             writer.write(piece)
         writer.flush()
@@ -275,7 +281,7 @@ class FolderBackups(BackupStore):
             sums = {}
             for source, name in files_of(path):
                 with source.open("rb") as reader:
-                    sums[name] = copy(reader, hidden / name)
+                    sums[name] = copy(pieces_of(reader), hidden / name)
             point("backup.before-record")
             write_bytes(hidden / RECORD, Record(path.name, sums, part.automatic).to_json())
             # Files are synced as they are copied; their names last once the folders are, too

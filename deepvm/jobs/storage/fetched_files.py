@@ -12,18 +12,17 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from deepvm.core.units import format_bytes
 from deepvm.errors import DamagedError, DataError
 from deepvm.io.file_lock import FileLock
 from deepvm.io.safe_read import os_reason
+from deepvm.jobs.storage.backup_store import copy, pieces_of
 from deepvm.jobs.storage.output_store import unfit
 
 HIDDEN = ".deepvm-fetch"
 NEW, REPLACED, SAME = "new", "replaced", "same"
-_PIECE = 4 << 20
 _SPARE_BYTES = 64 << 20  # That stay free on the disk
 
 
@@ -142,7 +141,7 @@ class FetchFolder:
         path = self._folder / new.name
         part = self.parts / new.sha256
         with _errors(path):
-            if _write(part, size, pieces) != new.sha256:
+            if copy(_limited(new.name, size, pieces), part) != new.sha256:
                 raise DamagedError(f"{new.name}: its bytes differ from the stored ones")
             path.parent.mkdir(parents=True, exist_ok=True)
             with (self._hidden / "brought").open("a", encoding="utf-8") as file:
@@ -156,7 +155,7 @@ class FetchFolder:
         """Bring what a complete file contains, under a name; the file may be a tier's own."""
         new = BroughtFile(name, _digest_of(path), self._job, kept_s, source)
         with _errors(path), path.open("rb") as file:
-            return self.bring(new, path.stat().st_size, iter(partial(file.read, _PIECE), b""))
+            return self.bring(new, path.stat().st_size, pieces_of(file))
 
 
 @contextmanager
@@ -170,25 +169,19 @@ def _errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path} is not brought: {os_reason(error)}{cure}") from None
 
 
-def _write(path: Path, size: int, pieces: Iterable[bytes]) -> str:
-    """Write a new file, synced; returns its SHA-256. Raises DamagedError: it is too long."""
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for piece in pieces:
-            size -= len(piece)
-            if size < 0:
-                raise DamagedError(f"{path.name}: more bytes come than were kept")
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
+def _limited(name: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Raises DamagedError: they are more than ``size``."""
+    for piece in pieces:
+        size -= len(piece)
+        if size < 0:
+            raise DamagedError(f"{name}: more bytes come than were kept")
+        yield piece
 
 
 def _digest_of(path: Path) -> str:
     """The SHA-256 of a file. Raises DataError."""
     digest = hashlib.sha256()
     with _errors(path), path.open("rb") as file:
-        while piece := file.read(_PIECE):
+        for piece in pieces_of(file):
             digest.update(piece)
     return digest.hexdigest()
