@@ -357,7 +357,7 @@ def _gpu_candidate(
             f"its {curve.kind} curve is never above 0 up to {most} VMs",
         )
     quotas = request.quotas_of(catalog)
-    for market in (Market.SPOT, Market.ON_DEMAND):
+    for market in Market:
         if (
             all(market in a.markets for a in architectures)
             and quota_count(quotas, instance, market) == 0

@@ -62,15 +62,16 @@ class Architecture:
     published: bool = True  # DeepVM describes it; others are used for models, or by name
 
     @cached_property
-    def markets(self) -> frozenset[Market]:
+    def markets(self) -> list[Market]:
+        """Where it buys VMs, by name."""
         count = np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64)
         on_demand = self.on_demand(count)
-        used = ((Market.SPOT, count - on_demand), (Market.ON_DEMAND, on_demand))
-        return frozenset(market for market, vms in used if vms.any())
+        used = ((Market.ON_DEMAND, on_demand), (Market.SPOT, count - on_demand))
+        return [market for market, vms in used if vms.any()]
 
     def lacks(self, instance: InstanceType) -> str:
         """What the catalog lacks about a training type, such as ``no-spot-price``, or ""."""
-        for market in sorted(self.markets, key=lambda m: m.value):
+        for market in self.markets:
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"
         if self.tiered and instance.network_gbps is None:
@@ -146,7 +147,7 @@ class TrainingTable:
 
     def by_type(self, of: Callable[[InstanceType], Any]) -> npt.NDArray[Any]:
         values = [of(instance) for instance in self.types] or np.zeros(0, dtype=np.int64)
-        return np.asarray(np.asarray(values)[self.type_index])
+        return np.asarray(values)[self.type_index]
 
     @property
     def throughput(self) -> FloatArray:
@@ -159,7 +160,7 @@ class TrainingTable:
 
     @property
     def lasting(self) -> BoolArray:
-        return np.asarray(self.kept >= LEAST_KEPT)
+        return self.kept >= LEAST_KEPT
 
     @property
     def order(self) -> IntArray:

@@ -17,7 +17,7 @@ from deepvm.core.cluster.cluster import (
     Prediction,
     Recommendation,
 )
-from deepvm.core.cluster.instances import InstanceType, Market, flopp
+from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates
@@ -49,7 +49,6 @@ def describe(
     k = float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
-    assert gpu.eflops is not None  # or it would not be a candidate
     curve = choice.curve
     kind = curve.kind
     n = np.array([float(count)])
@@ -127,11 +126,7 @@ def describe(
         speedup=k * count,
         scaling_factor=k,
         throughput=throughput,
-        flopp_spot=(
-            None
-            if gpu.spot_usd_per_hour is None
-            else flopp(gpu.eflops, float(gpu.spot_usd_per_hour))
-        ),
+        flopp_spot=gpu.flopp_spot,
         z=float(sizes.ideal_z[row]) * k,
         usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,
@@ -340,7 +335,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, 
         ]
         if memory is not None:
             used.append((memory.instance, Market.ON_DEMAND, nodes))
-        quotas = candidates.request.quotas_of(candidates.catalog)
+        quotas = request.quotas_of(candidates.catalog)
         for instance, market, vms in used:
             if vms > quota_count(quotas, instance, market):
                 reason = quota_too_small(quotas, instance, market, vms)

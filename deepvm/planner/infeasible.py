@@ -244,9 +244,11 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
     if training is None or training.workload.model.transformer is None:
         return
     workload = training.workload
+    if workload.method is Method.LORA:
+        return
     cheaper = {Method.FSDP: "split it over GPUs with", Method.LORA: "train less of it with"}
     cheaper.pop(workload.method, None)
-    for method, how in cheaper.items() if workload.method is not Method.LORA else ():
+    for method, how in cheaper.items():
         other = replace(workload, method=method)
         size = request.checkpoint_bytes
         if size == workload.saved_bytes:

@@ -135,7 +135,7 @@ class Work:
 
     def in_market(self, grace_s: float | None) -> "Work":
         """The work with a market's grace period, if known; a user's file has its own."""
-        if grace_s is None or not self.assumed or self.job.grace_s == Span.of(grace_s):
+        if grace_s is None or not self.assumed:
             return self
         return replace(self, job=replace(self.job, grace_s=Span.of(grace_s)))
 

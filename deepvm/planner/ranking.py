@@ -101,7 +101,7 @@ class Plans:
             least = float(np.min(self.late, where=believed, initial=1.0))
             in_time = believed & (self.late <= max(MAX_LATE_PROBABILITY, least + LATE_TOLERANCE))
         sound = in_time & ~self.refuted
-        return np.asarray(sound if sound.any() else in_time)
+        return sound if sound.any() else in_time
 
     def first(self, left: BoolArray) -> int:
         eligible = self.eligible(left)

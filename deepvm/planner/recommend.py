@@ -335,8 +335,8 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     budget = candidates.request.budget_micro_usd
     names, number = enumeration.trains
     types, first_rows = np.unique(number, return_index=True)
-    cheapest_of = dict(zip(types.tolist(), enumeration.price[first_rows].tolist(), strict=True))
-    prices = {names[index]: price for index, price in cheapest_of.items()}
+    cheapest_of = zip(types.tolist(), enumeration.price[first_rows].tolist(), strict=True)
+    prices = {names[index]: price for index, price in cheapest_of}
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None or cheapest > budget:

@@ -195,6 +195,13 @@ class InstanceType:
             return None
         return to_micro_usd(price)
 
+    @property
+    def flopp_spot(self) -> float | None:
+        """Operations per dollar of a spot VM (DeepVM eq. 1); None if unknown."""
+        if self.eflops is None or self.spot_usd_per_hour is None:
+            return None
+        return flopp(self.eflops, float(self.spot_usd_per_hour))
+
     def memory_node_gbps(self, rule: MemoryNodeRule) -> float | None:
         if rule.sustained and self.network_baseline_gbps is not None:
             return self.network_baseline_gbps

@@ -290,7 +290,7 @@ def _plans(block: Block, top: int) -> IntArray:
         plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
     elif len(sizes) and len(block.tier):
         plans = _with_tiers(sizes, block.tier, top)
-    return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
+    return plans[:, plans[3] <= sizes.most_usd[plans[0]]]
 
 
 @lru_cache(maxsize=4)

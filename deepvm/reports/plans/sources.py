@@ -68,19 +68,17 @@ def source_line(catalog: Catalog, now: datetime) -> str:
         as_of and _days_old(as_of, now),
         as_of and (now.date() - as_of).days > STALE_DAYS,
         cloud_of(catalog.name).has_api,
-        refresh_command(catalog, region=True),
+        refresh_command(catalog),
     )
     return text
 
 
-def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
+def refresh_command(catalog: Catalog) -> str:
     """What renews a market's prices."""
     cloud = cloud_of(catalog.name)
     if not cloud.has_api:
         return f"deepvm catalog refresh --cloud {cloud.name}"
-    if region:
-        return f"deepvm catalog refresh --region {catalog.region}"
-    return "deepvm catalog refresh"
+    return f"deepvm catalog refresh --region {catalog.region}"
 
 
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:

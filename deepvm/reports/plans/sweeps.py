@@ -109,7 +109,7 @@ def _figures(rows: Sequence[SweepRow], names: Sequence[str]) -> FloatArray:
         spread = outlook and outlook.spread
         parts = zip((outlook, spread, spread), names, strict=True)
         found.append([getattr(part, name, math.nan) for part, name in parts])
-    return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
+    return np.array(found, dtype=np.float64)
 
 
 def _panel(axes: Axes, rows: Sequence[SweepRow], names: Sequence[str], unit: float) -> None:
@@ -121,8 +121,7 @@ def _panel(axes: Axes, rows: Sequence[SweepRow], names: Sequence[str], unit: flo
         style = pictures.step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
         known = np.isfinite(low)
         if known.any():
-            look: dict[str, Any] = {"color": style.color, "alpha": 0.16, "linewidth": 0}
-            axes.fill_between(at, low, high, step="post", **look)
+            axes.fill_between(at, low, high, step="post", color=style.color, alpha=0.16, lw=0)
             # The band is empty at the last budget and before a gap. Bars on top are narrower, so
             # that those below stay visible; bars of neighboring budgets do not touch.
             width = (1 - place / len(policies)) * min(_BAR, _BARS / len(at))

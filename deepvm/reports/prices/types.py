@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 from deepvm.catalog.diff import CatalogDiff, PriceChange
@@ -12,7 +13,7 @@ from deepvm.catalog.signals.cache import Entry
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
-from deepvm.core.cluster.instances import Catalog, InstanceType, Market, flopp
+from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.json_types import JsonDict
 from deepvm.core.units import counted
 from deepvm.documents.build import With, percent
@@ -24,7 +25,7 @@ from deepvm.services.schemas import Table
 
 def print_types(catalog: Catalog, *, wide: bool) -> None:
     """Write the table of ``catalog show``."""
-    print_text("catalog_types", types=catalog, wide=wide, per_dollar=_per_dollar)
+    print_text("catalog_types", types=catalog, wide=wide)
 
 
 def about_lines(catalog: Catalog, now: datetime) -> list[str]:
@@ -42,29 +43,18 @@ def type_counts(catalog: Catalog) -> str:
     return f"{counted(len(catalog), 'instance type')} ({gpus} GPU, {len(catalog) - gpus} CPU)"
 
 
-def _per_dollar(instance: InstanceType) -> float | None:
-    spot = instance.spot_usd_per_hour
-    if instance.eflops is None or spot is None:
-        return None
-    return flopp(instance.eflops, float(spot))
-
-
 CSV_HEADER = ["change", "instance_type", "market", "zone"]
 CSV_HEADER += ["figure", "old", "new", "difference", "percent"]
 
 
 def csv_rows(diff: CatalogDiff) -> Table:
     """Header and one row for each change, or for each price of a type that came or went; in $/h."""
-    changes = [
-        ("added", PriceChange(i.name, market, None, i.usd_per_hour(market)))
-        for i in diff.added
-        for market in Market
-    ]
-    changes += [
-        ("removed", PriceChange(i.name, market, i.usd_per_hour(market), None))
-        for i in diff.removed
-        for market in Market
-    ]
+    changes = []
+    for name, types in (("added", diff.added), ("removed", diff.removed)):
+        for i, market in product(types, Market):
+            price = i.usd_per_hour(market)
+            old, new = (None, price) if name == "added" else (price, None)
+            changes.append((name, PriceChange(i.name, market, old, new)))
     changes += [("price", change) for change in diff.prices]
     rows: list[list[Any]] = []
     for name, p in changes:
@@ -99,8 +89,8 @@ def signal_rows(cloud: Cloud, profile: str, regions: Sequence[str], now: datetim
     for entry in shown:
         refused = dict(entry.signal.refused) if entry.signal else {}
         times = _times(entry.signal, ttl_s(entry.kind), now)
-        values = {"refused": refused, "next_step": _renewal(entry, cloud), **times}
-        rows.append(With(entry, cloud=cloud, **values))
+        step = _renewal(entry, cloud)
+        rows.append(With(entry, cloud=cloud, refused=refused, next_step=step, **times))
     return rows
 
 

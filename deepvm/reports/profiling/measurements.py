@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -111,9 +111,9 @@ def saturation_figure(saturation: Saturation) -> Figure:
     n = np.linspace(1.0, largest, 1000)
     with drawing(7.0, 5.0) as (figure, axes):
         if knee.low != knee.high:
-            look = {"color": bend.color, "alpha": 0.2, "linewidth": 0}
             ends = knee.low or largest, knee.high or largest
-            axes.axvspan(*ends, label="95 % interval of n_sat", **look)
+            label = "95 % interval of n_sat"
+            axes.axvspan(*ends, label=label, color=bend.color, alpha=0.2, linewidth=0)
         if knee.n_sat is not None:
             label = f"n_sat = {knee.n_sat} (knee at {knee.senders:.2f})"
             axes.axvline(knee.n_sat, color=bend.color, linestyle=bend.dashes, label=label)
@@ -169,11 +169,10 @@ def _draw_batch(
     at = np.full_like(gpus, batch)
     line = fit.fitted.law.step_s(nodes, gpus, at)
     if shade:
-        factor = np.exp(Z80 * np.asarray(fit.fitted.measured.deviation(nodes, gpus, at)))
-        look: dict[str, Any] = {"color": style.color, "alpha": 0.18, "linewidth": 0}
-        axes.fill_between(
-            gpus, line / factor, line * factor, label=f"80 % of batch {batch:g}", **look
-        )
+        factor = np.exp(Z80 * fit.fitted.measured.deviation(nodes, gpus, at))
+        label = f"80 % of batch {batch:g}"
+        low, high = line / factor, line * factor
+        axes.fill_between(gpus, low, high, label=label, color=style.color, alpha=0.18, linewidth=0)
     axes.plot(gpus, line, **style.thin)
     mark = MEASURED | {"color": style.color, "marker": style.marker}
     own = fit.steps.batch == batch

@@ -51,10 +51,15 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[With]:
             vms = trace.nodes
         lives = trace.lives(nodes)
         times, shares = survival_curve([lives])
-        about = {"trace": name, "vm_count": vms, "ticks": trace.counts.size}
-        available = np.mean(trace.counts >= max(vms, 1))
-        median_s = next(iter(times[shares <= 0.5].tolist()), None)
-        rows.append(With(lives, **about, available_share=available, median_s=median_s))
+        row = With(
+            lives,
+            trace=name,
+            vm_count=vms,
+            ticks=trace.counts.size,
+            available_share=np.mean(trace.counts >= max(vms, 1)),
+            median_s=next(iter(times[shares <= 0.5].tolist()), None),
+        )
+        rows.append(row)
     return rows
 
 
@@ -139,8 +144,14 @@ def print_replay(pools: Sequence[TraceLives], results: Sequence[ReplayResult]) -
     for row in results:
         table[row.policy].append(row.total.share)
     saves = list(dict.fromkeys(row.save_s for row in results))
-    about = {"names": _names_of(pools), "pool": together(pools)}
-    print_text("traces_replay", also="-o csv", table=table, saves=saves, **about)
+    print_text(
+        "traces_replay",
+        also="-o csv",
+        table=table,
+        saves=saves,
+        names=_names_of(pools),
+        pool=together(pools),
+    )
 
 
 def traces_figure(
@@ -195,8 +206,8 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     # The curve starts at 1, and ends with the longest lifetime, which may not have ended
     x = np.concatenate([t[:1], times, [life.max()]])
     y = np.concatenate([[1.0], shares, [1.0, *shares][-1:]])
-    look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
-    axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
+    label = "seen (Kaplan-Meier)"
+    axes.step(x / 3600, y, where="post", label=label, color="black", linewidth=1.3, zorder=5)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set(
@@ -235,8 +246,8 @@ def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
             x = np.array([slacks.index(row.slack) + aside for row in own])
             cost = np.array([row.cost for row in own])
             each = np.array([bool(row.trace) for row in own])
-            dots = {"color": style.color, "alpha": 0.35, "markersize": 5, "zorder": 1}
-            axes.plot(x[each], cost[each], ".", **dots)
+            dots = x[each], cost[each], "."
+            axes.plot(*dots, color=style.color, alpha=0.35, markersize=5, zorder=1)
             look = style.marked | {"linewidth": 2.0, "markersize": 7.0, "markeredgecolor": "white"}
             axes.plot(x[~each], cost[~each], label=policy, **look)
         levels = {"on-demand alone": 1.0, "spot without a preemption": job.price_ratio}
