@@ -62,16 +62,15 @@ class Architecture:
     published: bool = True  # DeepVM describes it; others are used for models, or by name
 
     @cached_property
-    def markets(self) -> list[Market]:
-        """Where it buys VMs, by name."""
+    def markets(self) -> frozenset[Market]:
         count = np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64)
         on_demand = self.on_demand(count)
-        used = ((Market.ON_DEMAND, on_demand), (Market.SPOT, count - on_demand))
-        return [market for market, vms in used if vms.any()]
+        used = ((Market.SPOT, count - on_demand), (Market.ON_DEMAND, on_demand))
+        return frozenset(market for market, vms in used if vms.any())
 
     def lacks(self, instance: InstanceType) -> str:
         """What the catalog lacks about a training type, such as ``no-spot-price``, or ""."""
-        for market in self.markets:
+        for market in sorted(self.markets):
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"
         if self.tiered and instance.network_gbps is None:

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,11 +83,6 @@ def format_count(value: int | None) -> str:
     return f"{value:,}"
 
 
-def format_utc(at_s: float) -> str:
-    """A time in seconds since 1970."""
-    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _ascii(page: str) -> str:
     # A page is right even where a server claims another encoding
     return page.encode("ascii", "xmlcharrefreplace").decode()
@@ -138,7 +132,7 @@ def new_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = new_environment(_shown, autoescape=True)
-    environment.filters.update(count=format_count, utc=format_utc)
+    environment.filters.update(count=format_count)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy, version=__version__)
     macros = {"words": "job_words", "lab": "lab_cells", "ui": "ui.html", "chart": "chart.html"}

@@ -111,9 +111,9 @@ def fitted(text: str, stream: TextIO) -> str:
     )
 
 
-def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
-    """Write sentences, one a line."""
-    stream = stream or sys.stdout
+def print_lines(lines: Sequence[str]) -> None:
+    """Write sentences to stdout, one a line."""
+    stream = sys.stdout
     for line in lines:
         text = fitted(line, stream)
         if line.startswith(("! ", "Warning: ")):
@@ -225,9 +225,9 @@ def _cell_lines(columns: Sequence[Column], width: int) -> str:
     return "\n\n".join(rows)
 
 
-def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also: str = "") -> None:
-    """Write a table to ``stream`` (stdout), on a terminal in its width."""
-    stream = stream or sys.stdout
+def print_table(columns: Sequence[Column], *, also: str = "") -> None:
+    """Write a table to stdout, on a terminal in its width."""
+    stream = sys.stdout
     lines = table_text(columns, width_of(stream) or sys.maxsize, stream, also=also)
     stream.write("".join(f"{line}\n" for line in lines))
 

@@ -40,7 +40,8 @@ def shown(width: int, columns: list[Column], rows: list[list[str]]) -> list[str]
         patch.setenv("COLUMNS", str(width))
         patch.setenv("TERM", "xterm")
         patch.setenv("NO_COLOR", "1")
-        print_table(filled(columns, rows), stream)
+        patch.setattr("sys.stdout", stream)
+        print_table(filled(columns, rows))
     return stream.getvalue().splitlines()
 
 
@@ -140,7 +141,8 @@ def test_the_line_names_a_form_that_has_all_columns() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "26")
         patch.setenv("TERM", "xterm")
-        print_table(filled(DROPPING, CELLS), stream, also="-o csv")
+        patch.setattr("sys.stdout", stream)
+        print_table(filled(DROPPING, CELLS), also="-o csv")
     assert "All of them: '| less -S' or '-o csv'." in " ".join(stream.getvalue().split())
 
 
@@ -156,7 +158,8 @@ def test_where_the_essential_columns_do_not_fit_nothing_is_left_out() -> None:
 def test_a_pipe_has_all_columns_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     stream = io.StringIO()
-    print_table(filled(DROPPING, CELLS), stream)
+    monkeypatch.setattr("sys.stdout", stream)
+    print_table(filled(DROPPING, CELLS))
     assert stream.getvalue().splitlines() == [
         "name    price  zone      note            speed  gain",
         "first    1.25  use1 az4  cheap and slow  100.5   7 %",

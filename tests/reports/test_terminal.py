@@ -131,7 +131,8 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     stream = Terminal()
-    print_lines(["! old prices, months and months", "plain", "Warning: what?"], stream)
+    monkeypatch.setattr("sys.stdout", stream)
+    print_lines(["! old prices, months and months", "plain", "Warning: what?"])
     assert (
         stream.getvalue()
         == "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n"

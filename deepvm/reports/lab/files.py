@@ -364,14 +364,13 @@ def write_all(out: Path, summary: LabSummary) -> str:
 def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
     for suite in summary.suites:
         config = summary.config_of(suite)
-        values = With(
-            suite,
-            environment=summary.environment,
-            made=summary.made,
-            config={**config, "failures": summary.schedule(suite)},
-            runs=_runs(summary, suite),
-        )
-        document = document_of("lab.PublishedSuite", values)
+        facts = {
+            "environment": summary.environment,
+            "made": summary.made,
+            "config": {**config, "failures": summary.schedule(suite)},
+            "runs": _runs(summary, suite),
+        }
+        document = document_of("lab.PublishedSuite", With(suite, **facts))
         yield publishable(suite, "json"), f"{json.dumps(document, indent=1, allow_nan=False)}\n"
         text = render_markdown("suite.md.j2", summary=summary, suite=suite, config=config)
         yield publishable(suite, "md"), text
@@ -389,9 +388,12 @@ def _summary(suites: Sequence[SuiteResult]) -> Table:
     for suite in suites:
         ratios = suite.over(BLOCKING)
         for name, variant in suite.variants.items():
-            goodput = variant.estimate("goodput")
-            row = with_means(variant, suite=suite, goodput=goodput, ratio=ratios.get(name))
-            rows.append(document_of("lab.SummaryRow", row))
+            own = {
+                "suite": suite,
+                "goodput": variant.estimate("goodput"),
+                "ratio": ratios.get(name),
+            }
+            rows.append(document_of("lab.SummaryRow", with_means(variant, **own)))
     return rows_as("lab.SummaryRow", rows)
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import product
 from typing import Any
 
 from deepvm.catalog.diff import CatalogDiff, PriceChange
@@ -49,12 +48,16 @@ CSV_HEADER += ["figure", "old", "new", "difference", "percent"]
 
 def csv_rows(diff: CatalogDiff) -> Table:
     """Header and one row for each change, or for each price of a type that came or went; in $/h."""
-    changes = []
-    for name, types in (("added", diff.added), ("removed", diff.removed)):
-        for i, market in product(types, Market):
-            price = i.usd_per_hour(market)
-            old, new = (None, price) if name == "added" else (price, None)
-            changes.append((name, PriceChange(i.name, market, old, new)))
+    changes = [
+        ("added", PriceChange(i.name, market, None, i.usd_per_hour(market)))
+        for i in diff.added
+        for market in Market
+    ]
+    changes += [
+        ("removed", PriceChange(i.name, market, i.usd_per_hour(market), None))
+        for i in diff.removed
+        for market in Market
+    ]
     changes += [("price", change) for change in diff.prices]
     rows: list[list[Any]] = []
     for name, p in changes:
