@@ -420,9 +420,10 @@ def starts_over(known: JobRow, history: History) -> bool:
     kept = world.steps or world.saves or any(kept.files for kept in world.outputs.values())
     # A folder may have been made for what was never saved
     kept = kept or any(p.is_file() for p in (known.folder / "versions").rglob("[!.]*"))
+    if known.result is None or kept or world.alive or world.job is Job.DONE:
+        return False
     # What it has printed may be all that there is of a script that reports no steps
-    trained_s = known.result["breakdown_s"]["compute"] if known.result else 0.0
-    return world.job is not Job.DONE and trained_s < _SHORT_S and not (world.alive or kept)
+    return bool(known.result["breakdown_s"]["compute"] < _SHORT_S)
 
 
 @contextmanager

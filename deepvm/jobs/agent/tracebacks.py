@@ -12,6 +12,7 @@ _FRAME = re.compile(
     r' +File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)\n'
     r'(?P<source>(?:  (?!File ").*\n)*)'
 )
+_PLACE = r"\g<file>, line \g<line>, in \g<name>"
 _MARKS = frozenset(" ^~")  # Below the source of a frame
 _LIBRARIES = re.compile(r".*(site|dist)-packages/")
 
@@ -37,17 +38,15 @@ def own_frames_first(lines: Iterable[str], folder: Path) -> list[str]:
         return all_lines[-_MAX_LINES:]
     own_lines = []
     for frame in own:
-        file = frame["file"].removeprefix(f"{folder}/")
-        own_lines.append(f"  {file}, line {frame['line']}, in {frame['name']}")
+        place = frame.expand(_PLACE).removeprefix(f"{folder}/")
+        own_lines.append(f"  {place}")
         sources = frame["source"].splitlines()
         own_lines += [line for line in sources if not _MARKS.issuperset(line)]
     last = frames[-1]
     if last is not own[-1]:
-        file = _LIBRARIES.sub("", last["file"])
-        own_lines.append(
-            f"  raised in {file}, line {last['line']}, in {last['name']}"
-            f" ({len(frames) - len(own)} frames of libraries are left out)"
-        )
+        place = _LIBRARIES.sub("", last.expand(_PLACE))
+        libraries = len(frames) - len(own)
+        own_lines.append(f"  raised in {place} ({libraries} frames of libraries are left out)")
     before = all_lines[max(start - _LINES_BEFORE, 0) : start]
     first, after = error[:_MAX_ERROR_LINES], error[_MAX_ERROR_LINES:]
     return [*before, *first, *own_lines, *after][-_MAX_LINES:]
