@@ -30,6 +30,11 @@ def mean_life_s(share: float) -> float:
     return math.inf
 
 
+def band_life_s(band: int | None) -> float:
+    """Mean lifetime by AWS's band; an unknown one counts as the worst."""
+    return mean_life_s(BAND_SHARES[-1 if band is None else band])
+
+
 def share_over(mean_life_s: float) -> float:
     """Share of lifetimes that are over after a month."""
     return -math.expm1(-MONTH_S / mean_life_s)

@@ -28,7 +28,7 @@ import numpy as np
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.lifetimes import ALLOCATION_S, BAND_SHARES, PREPARATION_S, START_S, mean_life_s
+from deepvm.core.lifetimes import ALLOCATION_S, PREPARATION_S, START_S, band_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
@@ -167,8 +167,7 @@ class Work:
             return self.mttp_s
         if instance.known_life is not None:
             return instance.known_life.low_s
-        band = instance.interruption_band
-        return self.band_factor * mean_life_s(BAND_SHARES[-1 if band is None else band])
+        return self.band_factor * band_life_s(instance.interruption_band)
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
         """The job on a cluster for the simulator; a VM's price is its share of the cluster's."""

@@ -79,14 +79,10 @@ class PlanUncertainty:
         signal = self.causes @ observed / np.sqrt(observed @ observed + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)
         ahead = then - then[:, [0]]
-        gains = np.where(ahead > self.needed, ahead, 0.0).max(axis=1)
-        return float(np.expm1(gains.mean())), float((gains > 0).mean())
-
-    @property
-    def needed(self) -> FloatArray:
-        """Lead over the first plan, (plans,), that would change the order."""
         # A plan that leads by its median is not first: that lead was not worth its price
-        return np.asarray(np.log(VALUE_TOLERANCE) + np.maximum(self.median - self.median[0], 0.0))
+        needed = np.log(VALUE_TOLERANCE) + np.maximum(self.median - self.median[0], 0.0)
+        gains = np.where(ahead > needed, ahead, 0.0).max(axis=1)
+        return float(np.expm1(gains.mean())), float((gains > 0).mean())
 
 
 @lru_cache(maxsize=1)
@@ -95,11 +91,6 @@ def _normal_quantiles() -> FloatArray:
 
     normal = NormalDist()
     return np.array([normal.inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
-
-
-def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | None:
-    """The run to do next for a request with a model; None where no run is worthwhile."""
-    return next_measurement(*rivals(catalog, request))
 
 
 def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], PlanUncertainty]:

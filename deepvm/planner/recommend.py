@@ -136,9 +136,9 @@ class Recommendations(Rows[Recommendation]):
         if self.request.training is None or not self.configurations:
             return None
         # Slow to import, and only models need it
-        from deepvm.planner.measurement import measure_next
+        from deepvm.planner.measurement import next_measurement, rivals
 
-        return measure_next(self.catalog, self.request)
+        return next_measurement(*rivals(self.catalog, self.request))
 
     @cached_property
     def frontier(self) -> Frontier:

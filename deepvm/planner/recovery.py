@@ -25,14 +25,7 @@ import numpy as np
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.lifetimes import (
-    BAND_SHARES,
-    PREPARATION_S,
-    SHORT_LIFE_S,
-    START_S,
-    kept_share,
-    mean_life_s,
-)
+from deepvm.core.lifetimes import PREPARATION_S, SHORT_LIFE_S, START_S, band_life_s, kept_share
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
 
@@ -64,8 +57,7 @@ def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
         return Lives(request.life_s, request.life_s, request.life_s)
     if (known := instance.known_life) is not None:
         return Lives(known.low_s, known.mean_s, known.high_s)
-    band = instance.interruption_band
-    good = mean_life_s(BAND_SHARES[-1 if band is None else band])
+    good = band_life_s(instance.interruption_band)
     return Lives(SHORT_LIFE_S, math.sqrt(SHORT_LIFE_S * good), good)
 
 

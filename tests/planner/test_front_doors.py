@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import cache
 
 import pytest
+from support.planner.agreement import step_at
 from support.planning import recommend
 
 from deepvm.catalog.published.performance import PublishedPerformance
@@ -63,7 +64,7 @@ def test_one_first_plan(model: str, budget: str, options: dict[str, str]) -> Non
         **options,
     )
     assert row.recommendation is not None and str(row.recommendation.cluster) == str(first.cluster)
-    step = found.frontier.at(Decimal(budget))
+    step = step_at(found.frontier, Decimal(budget))
     assert step is not None and str(step.recommendation.cluster) == str(first.cluster)
 
 

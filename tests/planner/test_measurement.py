@@ -14,7 +14,7 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.speed import Training
-from deepvm.planner.measurement import PlanUncertainty, measure_next, next_measurement, rivals
+from deepvm.planner.measurement import PlanUncertainty, next_measurement, rivals
 from deepvm.planner.ranking import faster_probability
 from deepvm.planner.request import PlanRequest
 
@@ -81,7 +81,7 @@ def test_a_cheap_gpu_of_which_nothing_is_published_is_worth_a_run() -> None:
     catalog = load_catalog("aws", offline=True)
     training = Training(read_workload(model="llama-8b", method="fsdp"), PublishedPerformance())
     request = PlanRequest.parse(30, training=training, quotas=())
-    found = measure_next(catalog, request)
+    found = next_measurement(*rivals(catalog, request))
     assert found is not None
     assert 0.005 < found.gain < 1 and 0 < found.changes < 1
     assert found.cluster.gpu_count <= int(1.5 * found.count) < 1.5 * found.cluster.gpu_count + 1.5

@@ -196,8 +196,7 @@ def expected_life_s(
             if known is not None:
                 return known.mean_s
     # By the cloud's band, at most what public traces show at a busy hour: insurance is cheap
-    share = lifetimes.BAND_SHARES[-1 if band is None else band]
-    return min(lifetimes.SHORT_LIFE_S, lifetimes.mean_life_s(share))
+    return min(lifetimes.SHORT_LIFE_S, lifetimes.band_life_s(band))
 
 
 def learnt(world: JobState) -> tuple[float, float]:

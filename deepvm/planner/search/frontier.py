@@ -43,9 +43,6 @@ class Machines:
     effective: FloatArray
     trusted: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.usd_per_hour)
-
 
 @dataclass(frozen=True)
 class TypeOutcome:
@@ -67,9 +64,6 @@ class Frontier:
     steps: tuple[Step, ...]
     machines: Machines
     types: tuple[TypeOutcome, ...]
-
-    def at(self, budget: Decimal) -> Step | None:
-        return next((s for s in reversed(self.steps) if s.budget <= budget), None)
 
 
 def frontier_of(

@@ -10,7 +10,6 @@ import numpy as np
 from deepvm.catalog.store import load_catalog
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import Cluster
-from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.errors import DeepVMError
 from deepvm.planner.recommend import Recommendations
@@ -140,11 +139,7 @@ def solved(name: str) -> Recommendations:
 
 
 def _plan(cluster: Cluster) -> str:
-    parts = [f"{cluster.gpu_count} {_short(cluster.gpu)}"]
+    vms = [(cluster.gpu_count, cluster.gpu)]
     if cluster.memory:
-        parts.append(f"{cluster.memory.count} {_short(cluster.memory.instance)}")
-    return " + ".join(parts)
-
-
-def _short(instance: InstanceType) -> str:
-    return instance.name.removesuffix(".xlarge")
+        vms.append((cluster.memory.count, cluster.memory.instance))
+    return " + ".join(f"{count} {vm.name.removesuffix('.xlarge')}" for count, vm in vms)

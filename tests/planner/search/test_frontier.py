@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 from support.effort import examples
-from support.planner.agreement import blocks_for
+from support.planner.agreement import blocks_for, step_at
 from support.planner.strategies import Case, cases, usd
 from support.planning import recommend
 
@@ -38,7 +38,7 @@ def asked(answer: Recommendations, budget: Decimal) -> str:
 
 
 def told(found: Frontier, budget: Decimal) -> str:
-    step = found.at(budget)
+    step = step_at(found, budget)
     return str(step.recommendation.cluster) if step else "nothing"
 
 
@@ -133,7 +133,7 @@ def test_the_fate_of_each_gpu_type(trained: Recommendations) -> None:
 def test_all_machines_stand_beside_it(trained: Recommendations) -> None:
     found = trained.frontier.machines
     rows = list(zip(found.type_index, found.spot, found.on_demand, strict=True))
-    assert len(set(rows)) == len(rows) == len(found) > 1000
+    assert len(set(rows)) == len(rows) == len(found.usd_per_hour) > 1000
     assert (np.diff(found.usd_per_hour) >= 0).all() and found.usd_per_hour[-1] <= 60
     best = trained[0]
     at = rows.index(
@@ -161,7 +161,7 @@ def test_a_budget_that_buys_nothing_shows_what_more_would() -> None:
     answer = recommend(paper(), "0.1")
     found = answer.frontier
     assert answer.cheapest is not None
-    assert found.at(answer.request.budget) is None
+    assert step_at(found, answer.request.budget) is None
     assert found.most == 2 * answer.cheapest.usd_per_hour
     assert found.steps[0].budget == answer.cheapest.usd_per_hour
     assert {t.rejection.reason for t in found.types if t.rejection} == {"budget"}
@@ -169,7 +169,11 @@ def test_a_budget_that_buys_nothing_shows_what_more_would() -> None:
 
 def test_without_any_cluster_there_are_no_steps() -> None:
     found = recommend(catalog(gpu_type(eflops=None), cpu_type()), 3).frontier
-    assert found.steps == () and len(found.machines) == 0 and found.at(Decimal(3)) is None
+    assert (
+        found.steps == ()
+        and not found.machines.usd_per_hour.size
+        and step_at(found, Decimal(3)) is None
+    )
     assert [t.rejection.reason for t in found.types if t.rejection] == ["unprofiled"]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, paper
+from support.planner.agreement import step_at
 from support.web_pages import Page, read_page
 
 import deepvm
@@ -306,7 +307,7 @@ def in_node(expression: str, *values: object) -> Any:
 def test_the_slider_finds_the_planner_s_step(page: Page, trained: Recommendations) -> None:
     found: Frontier = trained.frontier
     budgets = [Decimal(i) / 7 for i in range(0, 7 * 60 + 1, 3)] + [s.budget for s in found.steps]
-    expected = [found.steps.index(step) if (step := found.at(b)) else -1 for b in budgets]
+    expected = [found.steps.index(step) if (step := step_at(found, b)) else -1 for b in budgets]
     assert (
         in_node(
             "v[1].map((b) => p.stepAt(v[0], b))",

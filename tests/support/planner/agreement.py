@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.candidates import gather
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search import ilp
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration, SolveStatus
+from deepvm.planner.search.frontier import Frontier, Step
 from support.oracle import Plan
 
 
@@ -38,6 +40,10 @@ def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
         raise NumericalTrouble
     assert found.status is (SolveStatus.OPTIMAL if found.choice else SolveStatus.INFEASIBLE)
     return [found.choice] if found.choice else []
+
+
+def step_at(frontier: Frontier, budget: Decimal) -> Step | None:
+    return next((s for s in reversed(frontier.steps) if s.budget <= budget), None)
 
 
 def summary(choice: Choice) -> tuple[str, str, int, str, int, int, str]:
