@@ -159,7 +159,7 @@ class Candidates:
         trains = sizes.k > 0
         if self.request.policy is not PolicyName.DEEPVM and self.request.training is None:
             trains |= True
-        for market, vms in ((Market.SPOT, spot), (Market.ON_DEMAND, on_demand)):
+        for market, vms in zip(Market, (spot, on_demand), strict=True):
             trains &= vms <= sizes.by_type(partial(quota_count, quotas, market=market))
         sizes = sizes.take(trains)
         if self.request.training is not None:

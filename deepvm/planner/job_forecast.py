@@ -225,9 +225,7 @@ class Work:
         slow = np.exp(Z80 * sd) * sizes.kept / np.maximum(sizes.kept_bad, 1e-9)
         slow_s = START_S + work_s * slow
         sure = self._allowed_micro_usd(total_s, slow_s)
-        lost = np.where(
-            np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0
-        )
+        lost = sizes.lost_per_s * np.where(np.isfinite(total_s), total_s, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):  # The ends of the bill
             low_s = START_S + work_s / np.exp(Z80 * sd) * (sizes.kept / sizes.kept_good)
             spread = slow_s / low_s

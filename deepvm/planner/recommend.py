@@ -348,18 +348,20 @@ def rejection_of(
 ) -> Rejection:
     """Why a type is in no cluster within the budget; ``cheapest``: its price, micro-dollars/h."""
     request = candidates.request
-    reserved = candidates.catalog[name].reserved
+    instance = candidates.catalog[name]
     if cheapest is None:
         own = candidates.only(name)
-        left_s = None if reserved is None else reserved.left_s
-        if reserved is not None and left_s is not None and request.work is not None:
+        if instance.reserved is not None and request.work is not None:
             took_s = [float(s) for a in own.architectures for s in own.sizes(a).total_s]
             least_s = min(took_s, default=0.0)
             takes = "would never end"
             if math.isfinite(least_s):
                 takes = f"would take {format_seconds(least_s)}"
-            if least_s > left_s:
-                ends = f"its pool ends at {reserved.until}, in {format_seconds(left_s)}"
+            if least_s > instance.left_s:
+                ends = (
+                    f"its pool ends at {instance.reserved.until}, in"
+                    f" {format_seconds(instance.left_s)}"
+                )
                 return Rejection(name, "reserved", f"{ends}, and the job {takes}")
         why = infeasible(own, None)
         return Rejection(name, why.constraint, why.reason)

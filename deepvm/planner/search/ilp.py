@@ -141,7 +141,7 @@ def _quota_rows(
     sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]
 ) -> Iterator[Constraint]:
     """VCPUs per family and market within quotas (DeepVM V-A); ``counts``: of memory nodes."""
-    for market, used in ((Market.SPOT, sizes.spot), (Market.ON_DEMAND, sizes.on_demand)):
+    for market, used in zip(Market, (sizes.spot, sizes.on_demand), strict=True):
         chosen = zip(sizes.type_index.tolist(), used.tolist(), strict=True)
         units = [(x, sizes.types[t], n) for x, (t, n) in enumerate(chosen)]
         if tier is not None and market is Market.ON_DEMAND:
