@@ -269,20 +269,20 @@ def most_valuable(
     return _choice(enumeration, _plans(enumeration, within), row)
 
 
-def usually_fastest(
-    enumeration: Enumeration, request: PlanRequest, budget: int, plan: Choice
-) -> bool:
+def is_best(enumeration: Enumeration, request: PlanRequest, budget: int, plan: Choice) -> bool:
     """Whether no trusted plan within the budget is over 1 % better with the usual preemptions.
 
-    Values count large gangs as at a bad time, see :func:`counted_share`.
+    Speeds count large gangs as at a bad time, see :func:`counted_share`.
     """
     within = enumeration.affordable(budget)
     if not request.weighs_doubt:
         return plan.value >= tie_floor(float(enumeration.best_so_far[within - 1]))
     eligible = _eligible(enumeration, within, late=not request.derives_budget)
-    uncounted = enumeration.column(_over_counted)[:within]
-    best = float(np.max(enumeration.value[:within] * uncounted, where=eligible, initial=-np.inf))
-    usual = plan.value * float(_over_counted(plan.block.sizes)[plan.size])
+    values, usual = enumeration.value[:within], plan.value
+    if usual > 0:  # not a cost
+        values = values * enumeration.column(_over_counted)[:within]
+        usual *= float(_over_counted(plan.block.sizes)[plan.size])
+    best = float(np.max(values, where=eligible, initial=-np.inf))
     return best <= usual + abs(usual) * (VALUE_TOLERANCE - 1)
 
 

@@ -26,10 +26,10 @@ from deepvm.planner.ranking import (
     doubt_of,
     faster_probability,
     first,
+    is_best,
     most_valuable,
     next_first,
     ranked,
-    usually_fastest,
 )
 from deepvm.planner.rejections import too_little_memory
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
@@ -43,14 +43,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best cluster by another objective.
-
-    ``fastest``: for a makespan, whether none within the limits is over 1 % faster.
-    """
+    """The best cluster by another objective; ``best``: whether none is over 1 % better."""
 
     objective: Objective
     recommendation: Recommendation
-    fastest: bool = False
+    best: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Recommendations(Rows[Recommendation]):
         next_change: the next budget that buys a better cluster. Where a model is trained: one that
             is better by 5 % and worth it, and of the budgets up to twice this one that where more
             money buys most.
-        fastest: whether no trusted plan within the budget, the deadline aside, is over 1 % faster
+        fastest: whether no trusted plan within the budget, the deadline aside, is over 1 % better
             where preemptions are as usual; without a budget per hour, none within the limits.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes
             at most 1 / 95 % of its expected time, if it saves at least 10 % of the price.
@@ -133,7 +130,8 @@ class Recommendations(Rows[Recommendation]):
 
     @cached_property
     def next_measurement(self) -> NextMeasurement | None:
-        if self.request.training is None or not self.configurations:
+        speed = self.request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
+        if self.request.training is None or not self.configurations or not speed:
             return None
         # Slow to import, and only models need it
         from deepvm.planner.measurement import next_measurement, rivals
@@ -231,7 +229,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     fastest = True
     passed_over = None
     if best is not None and most is not None:
-        fastest = usually_fastest(enumeration, request, budget, best)
+        fastest = is_best(enumeration, request, budget, best)
         if most.refuted and most.value > best.value + abs(best.value) * (VALUE_TOLERANCE - 1):
             passed_over = describe(most, candidates)
     catalog = candidates.catalog
@@ -324,10 +322,8 @@ def _alternatives(
         choice = first(plans, other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             r = describe(choice, asked, binding=binding(choice, asked))
-            fastest = False
-            if objective is Objective.MAKESPAN:
-                fastest = usually_fastest(plans, other, request.budget_micro_usd, choice)
-            yield Alternative(objective, r, fastest)
+            best_one = is_best(plans, other, request.budget_micro_usd, choice)
+            yield Alternative(objective, r, best_one)
 
 
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.options import default_of, option_of
+from deepvm.core.spelling import nearest
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import PlanRequest, with_tables
 from deepvm.services.open_catalogs import CatalogOpener
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # What Python takes as an argument of its own
 _OWN = ("pw", "catalog", "tables", "simulate")
+_NAMES = {field.name for field in fields(RankFlags)} - set(_OWN)
 _LISTS = {field.name for field in fields(RankFlags) if isinstance(default_of(field), list)}
 
 
@@ -54,6 +56,9 @@ def recommend(
             like. job: a job, whose step_s is that of one VM. quotas: account limits; None: the
             catalog's. The others are those of the command:
     """
+    for name in options.keys() - _NAMES:
+        similar = "".join(f"; did you mean {one!r}?" for one in nearest(name, _NAMES | {"budget"}))
+        raise TypeError(f"recommend() got an unexpected keyword argument {name!r}{similar}")
     flags = RankFlags(
         pw=budget,  # type: ignore[arg-type]
         **{name: _listed(name, value) for name, value in options.items()},

@@ -34,7 +34,8 @@ PAPER = ["--catalog", "paper"]
         ),
         (
             ["recommend", "3", "--model", "resnet50", "--tokens", "2B"],
-            "Error: --tokens does not fit resnet50, which trains on images (try: --samples 2B)\n",
+            "Error: --tokens does not fit resnet50, which trains on images"
+            " (try: --samples 2B, or --model llama-8b)\n",
         ),
         (["recommend", "--pw=3$", *PAPER], "--pw: '3$'"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),

@@ -221,7 +221,9 @@ def _samples(
     counts = {name: _parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
     if first == "tokens" and model.unit != "tokens":
         reason = f"does not fit {model.name}, which trains on {model.unit}"
-        raise OptionMismatchError(first, given[first], reason, f"--samples {given[first]}")
+        raise OptionMismatchError(
+            first, given[first], reason, f"--samples {given[first]}, or --model llama-8b"
+        )
     if first in ("", "samples"):
         return counts.get(first)
     return counts[first] * counts.get("dataset_size", 1.0) / model.units_per_sample

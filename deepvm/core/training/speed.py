@@ -22,6 +22,7 @@ from deepvm.core.training.roofline import (
     WITHOUT_WHEELS,
     Machine,
     Steps,
+    fit_memory,
     joined,
     memory_needed,
     state_bytes,
@@ -199,7 +200,8 @@ class TrainingSpeed(Answer):
     def state_bytes(self) -> float:
         """Weights, gradients and optimizer on each GPU of the first size, bytes."""
         gpus = self.vms[:1] * self.machine.gpus
-        sharded = bool(self.parts.steps.memory.sharded[0])
+        memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
+        sharded = bool(memory.sharded[0])
         return float(state_bytes(self.workload, self.precision, gpus, sharded=sharded)[0])
 
     @property

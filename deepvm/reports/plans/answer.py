@@ -72,10 +72,15 @@ def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
     grave = sum(note.kind != "warning" for note in notes)
     everything = [*view.rows, *view.more_rows]
     least = len(view.rows) + [label for label, _ in view.more_rows].count(NEW_ACCOUNT)
+    least += view.much_for_more_money and len(everything) > least
     counts = range(len(notes), -1, -1)
-    drafts = [_Draft(rows, len(notes)) for rows in range(len(everything), least - 1, -1)]
-    drafts += [_Draft(least, count) for count in counts if count >= grave]
     gravest = min(grave, 1)
+    drafts = [
+        _Draft(rows, count)
+        for rows in range(len(everything), least - 1, -1)
+        for count in counts
+        if count >= grave
+    ]
     drafts += [_Draft(least, count, job=False) for count in counts if count >= gravest]
     drafts += [_Draft(rows, gravest, job=False, quotas=False) for rows in range(least, 0, -1)]
     drafts.append(_Draft(1, 0, job=False, quotas=False))
@@ -93,18 +98,19 @@ def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
 def _sentences(view: PlanView, draft: _Draft, *, complete: bool) -> list[Sentence]:
     """What stands below the table, each with its topic; ``complete``: all plans are in it."""
     notes = [note for note in view.cautions if note.mark]
+    hidden = notes[draft.warnings :]
     quotas = view.quota_sentence(smaller=complete)
     if not draft.quotas:
         quotas = quotas.partition(A_GRANT_TAKES_DAYS)[0]
     sentences = [
-        *_warnings(notes, draft.warnings),
+        *_warnings(notes[: draft.warnings], hidden),
         ("", _speeds(view)),
         *(("", str(note)) for note in view.cautions if not note.mark),
         *(("", str(note)) for note in simulated_note(view.rows[0][1])),
         ("To rent it", quotas),
         ("Your script", _script(view)),
         ("Your job", _job(view) if draft.job else ""),
-        ("Next", _next_step(view, brief=not draft.quotas)),
+        ("Next", _next_step(view, hidden, brief=not draft.quotas)),
     ]
     return [(topic, text) for topic, text in sentences if text]
 
@@ -225,7 +231,7 @@ def _job(view: PlanView) -> str:
     return "add --epochs 90 --dataset-size 1.28M for its time and bill"
 
 
-def _next_step(view: PlanView, *, brief: bool) -> str:
+def _next_step(view: PlanView, hidden: Sequence[Note], *, brief: bool) -> str:
     """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
     command = "run"
     if any(group.instance.reserved for group in view.answer.configurations[0].cluster.groups):
@@ -234,19 +240,24 @@ def _next_step(view: PlanView, *, brief: bool) -> str:
         command = "export plan.json --to skypilot --output-dir launch"
     if brief or command == "run":
         command = f"{command.split()[0]} --help"
-    return f"--why explains; -o json > plan.json, then deepvm {command}"
+    why = "--why explains"
+    if hidden and not _kinds(hidden):
+        why = f"--why ({counted(len(hidden), 'warning')})"
+    return f"{why}; -o json > plan.json, then deepvm {command}"
 
 
-def _warnings(notes: Sequence[Note], count: int) -> list[Sentence]:
-    """So many, the gravest first, and how many more there are."""
-    shown = [("", str(note)) for note in notes[:count]]
-    left = notes[count:]
-    if left:
-        kinds = dict.fromkeys(note.kind.replace("-", " ") for note in left)
-        named = [kind for kind in kinds if kind != "warning"]
-        text = f"! --why has {counted(len(left), 'more warning' if shown else 'warning')}"
-        shown.append(("", f"{text}: {', '.join(named)}" if named else text))
-    return shown
+def _warnings(shown: Sequence[Note], hidden: Sequence[Note]) -> list[Sentence]:
+    """The gravest first, and how many more there are, where one of these has a name."""
+    lines = [("", str(note)) for note in shown]
+    if kinds := _kinds(hidden):
+        more = counted(len(hidden), "more warning" if shown else "warning")
+        lines.append(("", f"! --why has {more}: {', '.join(kinds)}"))
+    return lines
+
+
+def _kinds(notes: Sequence[Note]) -> list[str]:
+    names = dict.fromkeys(note.kind.replace("-", " ") for note in notes)
+    return [name for name in names if name != "warning"]
 
 
 def _print_places(view: PlanView) -> None:

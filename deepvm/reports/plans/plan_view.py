@@ -28,13 +28,19 @@ if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
 
 FASTEST = "fastest"
-FASTER = "faster"
 RECOMMENDED = "recommended"
 BEST_VALUE = "best value"
 CHEAPEST = "cheapest"
+LOW_COST = "low cost"
 NO_SPOT = "no spot"
 ONE_GPU = "one GPU"
 NEW_ACCOUNT = "new account"
+# Of the best plan by an objective, and of one that is up to 5 % worse and much better otherwise
+_LABELS = {
+    Objective.COST_PER_WORK: (BEST_VALUE, BEST_VALUE),
+    Objective.TOTAL_COST: (CHEAPEST, LOW_COST),
+    Objective.MAKESPAN: (FASTEST, "faster"),
+}
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
 A_GRANT_TAKES_DAYS = ", and a grant can take days"
@@ -80,12 +86,23 @@ class PlanView:
 
     @property
     def more_rows(self) -> list[Row]:
-        """One that a new account may rent, the best with one GPU, and what more money buys."""
+        """One that a new account may rent, the best with one GPU, and what more money buys.
+
+        What more money buys comes earlier where it at least doubles the speed.
+        """
         rows = [row for row in self._labeled if _is_extra(row[0])]
+        if self.much_for_more_money:
+            rows.reverse()
         account = self.found.new_account
         if account is not None and account.plan is not None:
             rows.insert(0, (NEW_ACCOUNT, account.plan.recommendation))
         return rows
+
+    @property
+    def much_for_more_money(self) -> bool:
+        """Whether the next budget at least doubles the speed."""
+        more = self.answer.next_change
+        return more is not None and more.gain is not None and more.gain >= 1
 
     @cached_property
     def _labeled(self) -> list[Row]:
@@ -97,17 +114,17 @@ class PlanView:
         labeled = [(_first_by(answer), first)]
         if answer.request.has_objective:
             others = {a.objective: a for a in answer.alternatives}
-            objective, label = Objective.COST_PER_WORK, BEST_VALUE
+            objective = Objective.COST_PER_WORK
             if answer.request.derives_budget:
-                objective, label = Objective.TOTAL_COST, CHEAPEST
-                if labeled[0][0] == CHEAPEST:
-                    objective, label = Objective.MAKESPAN, FASTER
+                objective = Objective.TOTAL_COST
+                if answer.request.objective is objective:
+                    objective = Objective.MAKESPAN
+            best, nearly = _LABELS[objective]
             other = others.get(objective)
             if other is not None:
-                label = FASTEST if other.fastest else label
-                labeled.append((label, other.recommendation))
-            elif label in (BEST_VALUE, CHEAPEST):
-                labeled.append((label, first))
+                labeled.append((best if other.best else nearly, other.recommendation))
+            elif objective is not Objective.MAKESPAN:
+                labeled.append((best, first))
         steady = answer.on_demand
         # A plan that would take twenty times as long is no answer, however safe it is.
         if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
@@ -129,7 +146,8 @@ class PlanView:
         """What may go wrong with the first plan, the gravest first; and costs asked for."""
         answer = self.answer
         first = answer.configurations[0]
-        notes = [*_job_notes(first, answer.request), *bad_time_note(self.rows)]
+        by_cost = answer.request.objective in (Objective.TOTAL_COST, Objective.COST_PER_WORK)
+        notes = [*_job_notes(first, answer.request), *bad_time_note(self.rows, cheap=by_cost)]
         notes += _besides_vms(first, answer.request)
         steps = self.steps
         if steps is not None and steps < _FEW_STEPS:
@@ -310,7 +328,7 @@ def _first_by(answer: Recommendations) -> str:
     request = answer.request
     fastest = (Objective.THROUGHPUT, Objective.MAKESPAN)
     if request.derives_budget and request.objective is Objective.TOTAL_COST:
-        return CHEAPEST
+        return CHEAPEST if answer.fastest else LOW_COST
     if request.policy is PolicyName.DEEPVM and request.objective in fastest:
         if answer.fastest:
             return FASTEST
@@ -348,8 +366,11 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
         yield Note("rival", text, "~")
 
 
-def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
-    """Where a plan of spot VMs loses to the one without, if spot VMs live for hours."""
+def bad_time_note(rows: Sequence[Row], *, cheap: bool = False) -> Iterator[Note]:
+    """Where a plan of spot VMs loses to the one without, if spot VMs live for hours.
+
+    ``cheap``: a low cost is asked for, and speed does not count.
+    """
     steady = next((r for label, r in rows if NO_SPOT in label), None)
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
@@ -361,15 +382,15 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
         return
     bad = first.throughput * first.prediction.kept.low
     better = []
-    if bad * MIN_WORTHWHILE_GAIN < steady.throughput:
+    if bad * MIN_WORTHWHILE_GAIN < steady.throughput and not cheap:
         better.append("faster")
     # Dollars per work, multiplied out: nothing may be left at a bad time
     steady_price, price = float(steady.usd_per_hour), float(first.usd_per_hour)
     if price * steady.throughput > MIN_WORTHWHILE_GAIN * steady_price * bad:
         better.append("cheaper")
     if better:
-        text = f"at a bad time, when spot VMs live for hours, 'no spot' is {' and '.join(better)}"
-        yield Note("bad-time", text, "!")
+        plan = f"{words.cluster_words(steady.cluster)} on demand is {' and '.join(better)}"
+        yield Note("bad-time", f"at a bad time, when spot VMs live for hours, {plan}", "!")
 
 
 def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:

@@ -109,7 +109,11 @@ def test_what_cannot_be_is_refused_by_name() -> None:
             "--batch-per-gpu: give one",
         ),
         ({"model": "gpt2", "batch_per_gpu": "-8"}, "batch_per_gpu", "a whole number"),
-        ({"model": "resnet50", "tokens": "1B"}, "tokens", "(try: --samples 1B)"),
+        (
+            {"model": "resnet50", "tokens": "1B"},
+            "tokens",
+            "(try: --samples 1B, or --model llama-8b)",
+        ),
         ({"model": "gpt2", "tokens": "1B", "samples": "3"}, "samples", "does not go with --tokens"),
         ({"model": "gpt2", "epochs": "3"}, "epochs", "needs --dataset-size"),
         ({"model": "gpt2", "dataset_size": "3"}, "dataset_size", "needs --epochs"),

@@ -83,6 +83,22 @@ def test_what_cannot_be_used_is_named(asked: dict[str, object], option: str) -> 
     assert raised.value.option == option
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("budgt", "'budgt'; did you mean 'budget'?"),
+        ("modle", "did you mean 'model'?"),
+        ("pw", "'pw'"),
+    ],
+)
+def test_an_unknown_keyword_is_an_argument_of_recommend(name: str, said: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        deepvm.recommend(**{name: 3})
+    text = str(raised.value)
+    assert text.startswith("recommend() got an unexpected keyword argument ")
+    assert text.endswith(said)
+
+
 def test_short_texts() -> None:
     paper = deepvm.load_catalog("paper")
     assert repr(paper) == "<Catalog paper: 14 types, 6 with GPUs, prices of 2023-10-01>"

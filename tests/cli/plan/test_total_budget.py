@@ -62,6 +62,23 @@ def test_an_answer_has_15_lines_also_with_long_names_and_many_facts(words: str, 
     assert any(line.startswith("Next ") for line in lines)
 
 
+def test_what_is_called_cheapest_is(run: Run) -> None:
+    """A plan that is up to 5 % dearer and much faster may come first, but not by that name."""
+    work = ("--model", "llama-8b", "--method", "lora", "--tokens", "2B", "--offline", "-o", "json")
+    limits = ("--total-budget", "300", "--deadline", "30d")
+    found = json.loads(run("recommend", *limits, *work, "--top", "30", "--rank", "plans")[1])
+    bills = [c["expected"]["total_cost_usd"] for c in found["configurations"]]
+    text = run("recommend", *limits, *work[:-2])[1]
+    label = text.splitlines()[3].split("  ")[0]
+    assert label.startswith("cheapest" if bills[0] <= 1.01 * min(bills) else "low cost")
+
+
+def test_no_measurement_is_advised_where_speed_does_not_count(run: Run) -> None:
+    for objective, advised in (("total-cost", False), ("makespan", True)):
+        words = ("--pw", "30", *WORK, "--objective", objective, "--why")
+        assert ("Measure next" in run("recommend", *words)[1]) is advised
+
+
 def test_a_job_of_years_is_called_out(run: Run) -> None:
     job = ("--model", "llama-70b", "--tokens", "10B", "--cloud", "nebius", "--offline")
     out = run("recommend", "--pw", "30", *job)[1]

@@ -188,12 +188,12 @@ def test_warnings_without_room_are_counted_and_named(capsys: pytest.CaptureFixtu
     found = answered("30", "llama-8b", "2B")
     first = replace(found[0], warnings=tuple(f"{letter} " * 40 for letter in "abcdef"))
     lines = shown(replace(found, configurations=(first, *found.configurations[1:])), capsys)
-    (hidden,) = re.findall(r"^! --why has (\d) more warnings$", "\n".join(lines), re.MULTILINE)
-    shown_ones = sum(line.startswith("! ") for line in lines) - 1
-    assert len(lines) <= 15 and int(hidden) + shown_ones == 6
-    notes = [Note("deadline", "late", "!"), Note("warning", "other", "!")]
-    assert _warnings(notes, 0) == [("", "! --why has 2 warnings: deadline")]
-    assert _warnings(notes, 1) == [("", "! late"), ("", "! --why has 1 more warning")]
+    (hidden,) = re.findall(r"^Next +--why \((\d) warnings\);", "\n".join(lines), re.MULTILINE)
+    assert len(lines) <= 15 and int(hidden) + sum(line.startswith("! ") for line in lines) == 6
+    late, other = Note("deadline", "late", "!"), Note("warning", "other", "!")
+    assert _warnings([], [late, other]) == [("", "! --why has 2 warnings: deadline")]
+    assert _warnings([late], [late])[1] == ("", "! --why has 1 more warning: deadline")
+    assert _warnings([late], [other]) == [("", "! late")]  # in the line of what comes next
 
 
 def test_a_smaller_need_is_of_the_same_quota(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +223,9 @@ def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     assert first.prediction is not None
     bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
     (note,) = plan_view.bad_time_note([("fastest", bad), *rows_of(best)[1:]])
-    assert str(note) == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
+    plan = "5 x g4dn.xlarge on demand is faster"
+    assert str(note) == f"! at a bad time, when spot VMs live for hours, {plan}"
+    assert list(plan_view.bad_time_note([("", bad), *rows_of(best)[1:]], cheap=True)) == []
 
 
 def test_a_deadline_that_a_slower_run_would_miss_is_called_out(
