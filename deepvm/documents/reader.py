@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
@@ -14,15 +14,7 @@ from pydantic.fields import FieldInfo
 from deepvm.core.spelling import did_you_mean
 from deepvm.documents.fields import InvalidValueError
 from deepvm.documents.formats import json
-from deepvm.documents.tree import (
-    FileError,
-    FileSyntaxError,
-    KeyPath,
-    Tree,
-    load_tree,
-    read_file,
-    shown,
-)
+from deepvm.documents.tree import FileError, FileSyntaxError, KeyPath, Tree, load_tree, read_file
 from deepvm.errors import CatalogFormatError, Issue
 from deepvm.io.safe_read import StrPath
 
@@ -53,7 +45,7 @@ def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> lis
         elif one["type"] in ("missing", "union_tag_not_found"):
             messages[here.path] = f"missing key {label} ({_reason(one, here)})"
         else:
-            message = f"invalid value for {label}: {shown(here.value)} ({_reason(one, here)})"
+            message = f"{tree.naming(here.path, here.value)} ({_reason(one, here)})"
             messages.setdefault(here.path, message)
     version: KeyPath = ("schema_version",)
     if version in messages and "schema_version" in tree.value:
@@ -141,6 +133,7 @@ class FileFormat(Generic[Model]):
     rules: Callable[[Model], Rules] | None = None
     error: FileError = CatalogFormatError
     others: Mapping[str, str] = field(default_factory=dict)  # By a key: the file that has it
+    secret: str = ""  # The key whose values no message shows
 
     def read(self, path: StrPath) -> Model:
         """Read a file; raises ``error`` or, if it is not readable text, CatalogFormatError."""
@@ -155,7 +148,8 @@ class FileFormat(Generic[Model]):
         return self.validated(self.tree(text, name), name)
 
     def tree(self, text: str, name: StrPath) -> Tree:
-        return load_tree(text, name, self.expected, self.load, self.error)
+        tree = load_tree(text, name, self.expected, self.load, self.error)
+        return replace(tree, secret=self.secret)
 
     def validated(self, tree: Tree, name: StrPath) -> Model:
         issues = list(tree.issues)

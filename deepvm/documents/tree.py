@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ class FileSyntaxError(ValueError):
 
 
 def dotted(path: KeyPath) -> str:
-    """A key as people write it: ``machines.count``, ``lifetimes[2]``."""
+    """A key as people write it: ``machines.count``; nothing after = or :, which may be secret."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -33,7 +34,7 @@ def dotted(path: KeyPath) -> str:
             text += "."
         if not step.isprintable():
             step = repr(step)
-        text += step[:60]
+        text += re.split("[=:]", step, maxsplit=1)[0][:60]
     return text
 
 
@@ -64,6 +65,7 @@ class Tree:
     read_lines: Callable[[], Mapping[KeyPath, int]]
     label: Callable[[KeyPath], str] = dotted
     issues: Sequence[Issue] = ()
+    secret: str = ""  # The key whose values no message shows
 
     @cached_property
     def lines(self) -> Mapping[KeyPath, int]:
@@ -77,8 +79,14 @@ class Tree:
         return 0
 
     def refusal(self, path: KeyPath, value: Any, expected: str) -> Issue:
-        message = f"invalid value for {self.label(path)}: {shown(value)} (expected {expected})"
-        return self.issue(path, message)
+        return self.issue(path, f"{self.naming(path, value)} (expected {expected})")
+
+    def naming(self, path: KeyPath, value: Any) -> str:
+        """The start of a message about a value, which it shows if it is no secret."""
+        message = f"invalid value for {self.label(path)}"
+        if self.secret in path[:1]:
+            return message
+        return f"{message}: {shown(value)}"
 
     def issue(self, path: KeyPath, message: str) -> Issue:
         return Issue(message, self.line(path), self.label(path))

@@ -37,7 +37,7 @@ _SET_BY_DEEPVM = {
     **{"DEEPVM_JOB": "name", "DEEPVM_TIERS": "tiers", "DEEPVM_DATA": "data"},
     **{"DEEPVM_KEEP": "keep", SAVE_EVERY: "save_every_steps"},
 }
-_YAML_TYPES = {bool: "true or false", type(None): "nothing", list: "a list", dict: "an object"}
+_YAML_TYPES = {bool: "true or false", list: "a list", dict: "an object"}
 
 
 def _no_plan(value: object) -> object:
@@ -126,6 +126,11 @@ def read_job_file(path: Path) -> JobFile:
     if found.code and not found.code.startswith("git:") and not os.path.isdir(folder / found.code):
         message = f"invalid value for code: there is no folder {found.code!r}"
         raise JobFormatError(path, [Issue(message, FORMAT.line_of(path, "code"), "code")])
+    for name in [name for name, value in found.env.items() if value is None]:
+        if not os.environ.get(name):
+            message = f"no value for env.{name}: {name} is not set here (try: export {name}=...)"
+            raise JobFormatError(path, [Issue(message, FORMAT.line_of(path, f"env.{name}"), "env")])
+        found.env[name] = os.environ[name]
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
         return found
@@ -259,6 +264,7 @@ FORMAT = FileFormat(
     _rules,
     JobFormatError,
     {"step_s": "a simulation file of 'deepvm simulate --job'"},
+    secret="env",
 )
 
 

@@ -506,7 +506,8 @@ def _submit(
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         write_private(folder / SECRET, new_secret())
         if code is not None:
-            code = _packed(code, job_folder, folder / CODE)
+            # The file may have secrets in env
+            code = _packed(code, job_folder, folder / CODE, file if job.env else None)
         if hosts is not None:
             hosts.save(folder)
     world = _with_lives(job, world, history)
@@ -541,10 +542,10 @@ def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
     return replace(world, terms=terms, facts=replace(world.facts, mttp_s=life_s))
 
 
-def _packed(code: str, job_folder: Path, target: Path) -> str:
+def _packed(code: str, job_folder: Path, target: Path, without: Path | None) -> str:
     found = job_code.parse(code)
     if found is None:
-        job_code.pack(job_folder / code, target)
+        job_code.pack(job_folder / code, target, without)
         return code
     return replace(found, ref=job_code.fetch_code(found, target)).shown
 

@@ -135,10 +135,10 @@ BAD = [
     (base(machines="{type: a, python: python3}"), "machines.python: only with hosts"),
     (base(name="x" * 41), "job.yaml:1: invalid value for name: 'xxxx"),
     (base(name="-x"), "name: '-x' (expected 1 to 40 lower-case letters"),
-    (base(env="{A: true}"), "job.yaml:4: invalid value for env.A: true (YAML reads this value as"),
+    (base(env="{A: true}"), "job.yaml:4: invalid value for env.A (YAML reads this value as"),
     (base(env="{A: 2026-11-28}"), "reads this value as date, not as text; put it in quotes"),
     (base(env='{A: "x\\0"}'), "a NUL character, which no variable can hold"),
-    (base(env="{1A: x}"), "env.1A: 'x' (no name of a variable"),
+    (base(env="{1A: x}"), "env.1A (no name of a variable"),
     (base(env="{RANK: '3'}"), "deepvm sets RANK itself; leave it out"),
     (base(env="{DEEPVM_JOB: x}"), "sets DEEPVM_JOB itself; use the key 'name' of the job file"),
     (base(independent_processes="true", launcher="torchrun"), "only with launcher: direct"),
@@ -165,6 +165,55 @@ BAD = [
 def test_bad_files(text: str, message: str) -> None:
     refusal = parsed(text)
     assert message in refusal and "\n" not in refusal
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "{HF-TOKEN: hf_SECRET}",
+        "HF_TOKEN=hf_SECRET",
+        "HF_TOKEN:hf_SECRET",
+        "{HF TOKEN: hf_SECRET}",
+        "{RANK: hf_SECRET}",
+        "[HF_TOKEN=hf_SECRET]",
+        "[{HF_TOKEN: hf_SECRET}]",
+        "{HF_TOKEN: [hf_SECRET]}",
+        "{HF_TOKEN: {hf_SECRET: 1}}",
+        "{HF_TOKEN=hf_SECRET}",
+        "{HF_TOKEN:hf_SECRET}",
+        "{HF_TOKEN=hf_SECRET, HF_TOKEN=hf_SECRET}",
+        "{HF_TOKEN: *hf_SECRET}",
+        "{HF_TOKEN: !hf_SECRET x}",
+        "{HF_TOKEN: !hf_SECRET!x y}",
+        "{HF_TOKEN: &hf_SECRET 1, A: &hf_SECRET x, 1A: x}",
+        '{HF_TOKEN: "hf_SECRET\\0"}',
+        '{HF_TOKEN: "hf_SECRET\\q"}',
+        "{HF_TOKEN: hf_SECRET",
+        "{HF_TOKEN: 'hf_SECRET' hf_SECRET}",
+        "{HF_TOKEN: hf_SECRET: x}",
+        "{HF_TOKEN: !!int hf_SECRET}",
+        "{HF_TOKEN: !!float hf_SECRET}",
+        "{HF_TOKEN: !!binary hf_SECRET}",
+        "{HF_TOKEN: !!timestamp hf_SECRET}",
+        "{HF_TOKEN: !!bool hf_SECRET}",
+        "{HF_TOKEN: !!omap hf_SECRET}",
+        "{HF_TOKEN: !!map hf_SECRET}",
+    ],
+)
+def test_no_message_shows_a_value_of_env(env: str) -> None:
+    assert "secret" not in parsed(base(env=env)).lower()
+
+
+def test_a_variable_without_a_value_is_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(base(env="\n  HF_TOKEN:\n  EMPTY: ''"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(JobFormatError, match=r"job.yaml:\d: no value for env.HF_TOKEN: .* not set"):
+        read_job_file(file)
+    monkeypatch.setenv("HF_TOKEN", "hf_SECRET")
+    assert read_job_file(file).env == {"HF_TOKEN": "hf_SECRET", "EMPTY": ""}
 
 
 def test_data_that_are_there_already() -> None:

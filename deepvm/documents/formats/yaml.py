@@ -1,5 +1,6 @@
 """YAML, and so JSON, with the line of every key."""
 
+import re
 from typing import Any
 
 import yaml
@@ -40,7 +41,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "lists or objects are nested too deeply"
     lines = str(getattr(error, "problem", None) or error).splitlines()
-    return "".join(lines[:1])[:100]
+    # What is quoted there may be a secret
+    hint = r"\1 (put a text that starts with ! or * in quotes)"
+    return re.sub(r"(^|alias|tag|handle|:) ?'.*", hint, "".join(lines[:1])).strip()[:100]
 
 
 class _Reader:

@@ -128,8 +128,9 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def pack(folder: Path, target: Path) -> None:
+def pack(folder: Path, target: Path, without: Path | None = None) -> None:
     """An archive of what git would commit, else all files. Raises RequestError, OSError."""
+    left_out = without and without.stat()
     # Sockets, pipes and devices are left out; it is refused if too large, or a link leads out of it
     names = _of_git(folder)
     if names is None:
@@ -141,6 +142,8 @@ def pack(folder: Path, target: Path) -> None:
         if not os.path.lexists(path):
             continue
         status = path.lstat()
+        if left_out and os.path.samestat(status, left_out):
+            continue
         if stat.S_ISREG(status.st_mode):
             size += status.st_size
         elif stat.S_ISLNK(status.st_mode) and _leads_out(name, os.readlink(path)):
@@ -159,6 +162,7 @@ def pack(folder: Path, target: Path) -> None:
             )
             raise RequestError("code", str(folder), allowed)
     with hidden_path(target) as hidden:
+        hidden.touch(0o600)
         with tarfile.open(hidden, "w:gz", compresslevel=1) as archive:
             for name in rows:
                 archive.add(folder / name, name, recursive=False)

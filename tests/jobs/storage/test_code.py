@@ -187,6 +187,14 @@ def test_git_says_what_belongs_to_it(repository: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_job_file_with_variables_is_left_out(repository: Path, tmp_path: Path) -> None:
+    job = repository / "job.yaml"
+    job.write_text("env: {HF_TOKEN: x}")
+    pack(repository, tmp_path / "archive", without=repository / "." / "job.yaml")
+    assert "job.yaml" not in unpacked(tmp_path / "archive", tmp_path / "there")
+    assert (tmp_path / "archive").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("link", ["/etc/passwd", "../outside", "deep/../../outside"])
 def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
