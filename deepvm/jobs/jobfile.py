@@ -121,6 +121,9 @@ class JobFile(_Document):  # type: ignore[misc]
 
 def read_job_file(path: Path) -> JobFile:
     """Read a job file. Raises JobFormatError, CatalogFormatError; DataError: there is none."""
+    if path.suffix == ".py" and path.is_file():
+        message = f"this is a script: deepvm run plan.json -- python {path}"
+        raise JobFormatError(path, [Issue(message)])
     found: JobFile = FORMAT.read(path)
     folder = path.parent
     if found.code and not found.code.startswith("git:") and not os.path.isdir(folder / found.code):

@@ -373,7 +373,7 @@ def name_is_taken(known: JobRow, history: History) -> RequestError:
     name = known.name
     cures = []
     if known.result is None or known.result["state"] != "done":
-        cures = [f"'deepvm jobs resume {name}' continues the job of this name"]
+        cures = [f"'deepvm jobs resume {name}' continues it, with the code that was submitted"]
     if not _irreplaceable(known):
         cures.append("'--replace' starts over in its place")
     cures.append(f"'--name {free_name(name, history)}' starts a new job")

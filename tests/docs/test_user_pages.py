@@ -250,7 +250,8 @@ def test_the_quickstart_rehearses_and_brings_the_model(
     done = home.run(*shlex.split(plan)[1:], "--offline")
     (tmp_path / file).write_text(done.stdout)
     done = home.run(*shlex.split(run)[1:], limit_s=600)
-    assert done.returncode == 0 and "100 steps" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1000 steps" in done.stdout, done.stderr
+    assert "1 preemption, 1 with a notice; 0 steps lost" in done.stdout
 
 
 @pytest.mark.system

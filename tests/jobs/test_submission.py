@@ -262,7 +262,7 @@ def test_a_name_that_exists_is_answered_with_what_people_mean(history: History) 
     world = submitted(history, "one")
     submitted(history, "one-2")
     for state, said in (
-        ("stopped", "'deepvm jobs resume one' continues the job of this name, "),
+        ("stopped", "'deepvm jobs resume one' continues it, with the code that was submitted, "),
         ("done", ""),
     ):
         ended(history, "one", world)

@@ -43,7 +43,7 @@ YES = flag("--yes", "Rent without asking; needed where there is no terminal.")
 DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
-REHEARSAL = {"lives": ["20s"], "grace": "10s"}  # ``inject`` of a job file
+REHEARSAL: JsonDict = {"lives": ["8 s"], "grace": "10s", "count": 1}  # ``inject`` of a job file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class _JobFlags:
     )
     rehearse: bool = option(
         False,
-        "Preempt a machine after 20 s of training, at 10 s notice, to see what is lost; not on a"
+        "Preempt a machine after 8 s of training, at 10 s notice, to see what is lost; not on a"
         " cloud's machines.",
         None,
         "--rehearse",
@@ -210,7 +210,7 @@ def run(
                 detached(submitted)
         else:
             with only_controller(submitted.name, submitted.folder):
-                shows = {"validate": validate, "all_ranks": all_ranks}
+                shows = {"validate": validate, "all_ranks": all_ranks, "rehearse": flags.rehearse}
                 control(submitted, world, history, output, keep=keep, **shows)
 
 
@@ -253,7 +253,7 @@ def _accept_risk(risk: StartRisk, check: Callable[[], object], *, dry_run: bool)
     """Show what may be lost, and ask whether to start all the same, if a check raises nothing."""
     warn(risk.reason)
     if risk.lines:
-        say("To keep its steps, add:")
+        say("To keep its steps, add these lines, with the names of your script:")
         for line in risk.lines:
             say(f"    {line}")
     if not risk.refuses or dry_run:
@@ -483,6 +483,7 @@ def control(
     keep: bool = False,
     validate: bool = False,
     all_ranks: bool = False,
+    rehearse: bool = False,
 ) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
@@ -516,7 +517,7 @@ def control(
             note(_rented(job.name, controller.world))
             raise
         if end.over:
-            _conclude(job, controller, end, history, output, validate=validate)
+            _conclude(job, controller, end, history, output, validate=validate, rehearse=rehearse)
         elif keep and not end.job.over:
             note(f"{job.name} trains on, for {_rate(end)}; {resume} watches it again")
             raise typer.Exit(controller.signals.exit_code)
@@ -543,6 +544,7 @@ def _conclude(
     output: str,
     *,
     validate: bool,
+    rehearse: bool,
 ) -> None:
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.forecast import forecast
@@ -591,6 +593,12 @@ def _conclude(
     code = document["exit_code"]
     if controller.signals.numbers and not done:
         code = controller.signals.exit_code
+    if rehearse and done and not document["preemptions"]:
+        warn(
+            "nothing was rehearsed: training ended before the preemption after"
+            f" {REHEARSAL['lives'][0]}; give it more steps"
+        )
+        code = 1
     if code:
         raise typer.Exit(code)
 

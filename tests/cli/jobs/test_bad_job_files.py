@@ -39,3 +39,15 @@ def test_it_is_refused(
     error = capsys.readouterr().err
     assert end.value.code == code and message in error
     assert not list((tmp_path / "own").glob("jobs/*"))
+
+
+def test_a_script_in_the_place_of_a_job_file_is_answered_with_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nx: int = [1\n")
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(script)])
+    assert end.value.code == 2
+    expected = f"train.py: this is a script: deepvm run plan.json -- python {script}"
+    assert expected in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_a_script_that_cannot_resume_is_refused_on_spot_machines(home: Home, run
         code, err = checked(home, run, "python plain.py", *words)
         assert code == 2 and REFUSED in err and BEFORE in err, err
         assert "market: on-demand" in err and "--architecture on-demand" in err
-        assert "from deepvm.checkpoint import Checkpointer ck = Checkpointer(model" in err
+        assert "from deepvm.checkpoint import Checkpointer with Checkpointer(model" in err
         assert "for step in ck.steps(steps):" in err
     assert not home.jobs.exists()
 
@@ -242,3 +242,10 @@ def test_a_rehearsal_preempts_a_machine_but_none_of_a_cloud(
     monkeypatch.setattr(commands, "REHEARSAL", {"lives": ["1s"], "grace": "1s"})
     code, out, err = run("run", job, "--rehearse", "-o", "json")
     assert code == 0 and json.loads(out)["preemptions"] == 1, err
+    assert "rehearsed" not in err
+    monkeypatch.setattr(commands, "REHEARSAL", {"lives": ["9 s"], "grace": "1s"})
+    code, out, err = run("run", home.job("short", "true"), "--rehearse", "-o", "json")
+    assert code == 1 and json.loads(out)["preemptions"] == 0
+    assert err.splitlines()[-1].endswith(
+        "nothing was rehearsed: training ended before the preemption after 9 s; give it more steps"
+    )

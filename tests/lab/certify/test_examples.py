@@ -107,13 +107,15 @@ import torch
 torch.manual_seed(0)
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-{cure}
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).square().mean().backward()
-    optimizer.step()
-    time.sleep(0.03)
-{end}
+steps = 60
+{lines}
 """
+STEP = """\
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.03)"""
+YOURS = "        ...  # your step"
 
 
 def test_a_script_that_saves_nothing_passes_with_the_lines_of_its_cure(
@@ -121,11 +123,14 @@ def test_a_script_that_saves_nothing_passes_with_the_lines_of_its_cure(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = Path("train.py")
-    script.write_text(UNSAVED.format(cure="for step in range(60):", end=""))
+    script.write_text(UNSAVED.format(lines=f"for step in range(steps):\n{STEP}"))
     found = certify(Subject(script))
     assert failed(found) == ["resumed"]
-    lines = "\n".join(found.cures[0]["lines"]).replace("10_000", "60")
-    script.write_text(UNSAVED.format(cure=lines, end="ck.close()"))
+    lines = found.cures[0]["lines"]
+    asked = [line.replace("10_000", "steps") for line in lines]
+    assert asked == read_data("jobs/resume_lines.json")[""]  # which 'deepvm run' shows
+    assert max(map(len, lines)) <= 76
+    script.write_text(UNSAVED.format(lines="\n".join(asked).replace(YOURS, STEP)))
     assert certify(Subject(script)).certified
 
 
