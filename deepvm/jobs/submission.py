@@ -496,7 +496,7 @@ def _submit(
 ) -> tuple[ControlledJob, JobState]:
     """``changes``: of what is written down, and ``requests``: of a job that is replaced."""
     job_folder = file.parent
-    world, _ = checked(job, file, now_s, history.machines(), detach=detach)
+    world, cloud = checked(job, file, now_s, history.machines(), detach=detach)
     world = replace(world, requests=requests)
     folder = jobs_folder() / job.name
     with about(file):
@@ -510,6 +510,7 @@ def _submit(
             code = _packed(code, job_folder, folder / CODE, file if job.env else None)
         if hosts is not None:
             hosts.save(folder)
+            cloud.host(job.name)
     world = _with_lives(job, world, history)
     spec = {
         **job.model_dump(mode="json"),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from deepvm.jobs.clouds.registry import find_cloud
 from deepvm.jobs.decisions.markets import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.jobfile import JobFile
-from deepvm.jobs.static_hosts import StaticHosts
-from deepvm.jobs.submission import checked, head_pool
+from deepvm.jobs.static_hosts import SSH, StaticHosts
+from deepvm.jobs.submission import checked, head_pool, hosts_of, jobs_folder
 
 # The role of the machine that runs the controller of a detached job
 HEAD = "head"
@@ -32,6 +32,7 @@ class MachineGroup:
     least: int
     most: int
     most_usd_per_hour: float | None = None
+    hosts_usd_per_hour: Sequence[float] = ()  # of own hosts, each with its price
 
     @property
     def pool(self) -> Pool:
@@ -42,10 +43,26 @@ class MachineGroup:
         """What one machine can cost: its limit, else its price on demand."""
         if self.most_usd_per_hour is not None:
             return self.most_usd_per_hour
+        if self.hosts_usd_per_hour:
+            return self.each_usd_per_hour
         known = load_catalog().by_name
         types = [known[p.instance_type] for p in self.pools if p.instance_type in known]
         usd = [i.on_demand_usd_per_hour for i in types if self.pool.market == Market.SPOT.value]
         return max(float(one) for one in [*usd, *(p.usd_per_hour for p in self.pools)] if one)
+
+    @property
+    def each_usd_per_hour(self) -> float:
+        """The price of one that is asked first; of own hosts the mean of the dearest."""
+        taken = sorted(self.hosts_usd_per_hour)[-self.most :]
+        if taken:
+            return sum(taken) / len(taken)
+        return self.pool.usd_per_hour
+
+    @property
+    def usd_per_hour(self) -> float:
+        if self.hosts_usd_per_hour:
+            return self.most * self.each_usd_per_hour
+        return self.most * max(p.usd_per_hour for p in self.pools)
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,7 @@ class JobPlan:
     head: Pool | None
     names: Mapping[str, str]
     rates: Rates | None = None
+    hosts: StaticHosts | None = None
 
     @property
     def machines(self) -> list[MachineGroup]:
@@ -76,12 +94,12 @@ class JobPlan:
         limit = None
         if self.names and pools:
             limit = most_usd_per_hour(self.world, pools[0], role)
-        return MachineGroup(role.value, pools, least, most, limit)
+        usd = [h.usd_per_hour for p in pools for h in (self.hosts.of(p) if self.hosts else ())]
+        return MachineGroup(role.value, pools, least, most, limit, usd)
 
     @property
     def usd_per_hour(self) -> float:
-        each = (group.most * max(p.usd_per_hour for p in group.pools) for group in self.machines)
-        return round(sum(each), 8)
+        return round(sum(group.usd_per_hour for group in self.machines), 8)
 
     @property
     def most_usd_per_hour(self) -> float:
@@ -111,7 +129,8 @@ class JobPlan:
 def plan_job(job: JobFile, file: Path, *, detach: bool = False) -> JobPlan:
     """The plan of a job file at ``file``; nothing is rented, the cloud is asked what is free."""
     world, cloud = checked(job, file, time.time(), detach=detach)
-    return plan_of(job.name, job.cloud, world, cloud, detach=detach)
+    plan = plan_of(job.name, job.cloud, world, cloud, detach=detach)
+    return replace(plan, hosts=hosts_of(job, file.parent))
 
 
 def plan_of(
@@ -122,7 +141,10 @@ def plan_of(
     if detach:
         head = head_pool(cloud)
     if not isinstance(cloud, RemoteCloud):
-        return JobPlan(name, world, head, {})
+        hosts = None
+        if cloud_name == SSH:
+            hosts = StaticHosts.load(jobs_folder() / name)
+        return JobPlan(name, world, head, {}, hosts=hosts)
     rates = rates_of(cloud_name, cloud.whole())
     return JobPlan(name, world, head, cloud.names(name), rates)
 

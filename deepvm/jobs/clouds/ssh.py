@@ -79,12 +79,17 @@ class SshCloud(Cloud):
         own = self._hosts(job)
         if own.reach.local:
             return "127.0.0.1"
+        reasons = dict[str, str]()
         for host in own.hosts:
-            with suppress(OSError):
-                return address_toward(host.address or _resolved(host))
+            name = host.address or _resolved(host)
+            try:
+                return address_toward(name)
+            except OSError as error:
+                reasons[name] = error.strerror or str(error)
+        hosts = "; ".join(f"{name} cannot be resolved ({why})" for name, why in reasons.items())
         raise RefusedError(
-            f"no host of {job} has an address that is known here; set {CONTROLLER_HOST} to this"
-            " one's"
+            f"{hosts}; correct the file of hosts, or set {CONTROLLER_HOST} to the address of this"
+            " computer for them"
         )
 
     def request(self, record: MachineRecord, start: Start) -> float:

@@ -399,7 +399,9 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
     far = "sh -c true {host}"
     assert cloud_of(there, Host("a")).host("job") == "127.0.0.1"
     assert cloud_of(there, Host("a", "127.0.0.1"), launcher=far).host("job") == "127.0.0.1"
-    with pytest.raises(RefusedError, match="DEEPVM_CONTROLLER_HOST"):
+    with pytest.raises(
+        RefusedError, match=r"^no-such.invalid cannot be resolved .*CONTROLLER_HOST"
+    ):
         cloud_of(there, Host("a", "no-such.invalid"), launcher=far).host("job")
     monkeypatch.setenv("DEEPVM_CONTROLLER_HOST", "10.1.2.3")
     assert SshCloud(there).host("job") == "10.1.2.3"
@@ -446,3 +448,18 @@ def test_what_hosts_are_taken(home: Home) -> None:
     assert (
         "2 x small on-demand, 1 x big to keep checkpoints in memory; up to $2.00/h in ssh" in said
     )
+
+
+def test_hosts_are_counted_with_their_own_prices(home: Home) -> None:
+    job = job_on(home, "priced", "a\nb price=1.5\nc\n", "true;")
+    assert "up to $1.50/h" in home.run("run", str(job), "--dry-run").stdout
+    found = home.document("run", str(job), "--dry-run")
+    assert (found["usd_per_hour"], found["machines"][0]["usd_per_hour"]) == (1.5, 0.5)
+
+
+def test_a_host_that_cannot_be_resolved_ends_the_job_before_it_is_recorded(home: Home) -> None:
+    more = {"launcher": LOCAL_AS_FAR, "tiers": [home.folder.as_uri()]}
+    job = job_on(home, "far", "a address=no-such.invalid\n", "true;", **more)
+    done = home.run("run", str(job), "--yes")
+    assert done.returncode == 5 and "no-such.invalid cannot be resolved" in done.stderr, done
+    assert not home.document("jobs", "ls")["jobs"]
