@@ -11,8 +11,9 @@ FROM python:3.12-slim
 # git: code from repositories; ssh: own hosts
 RUN apt-get update && apt-get install -y --no-install-recommends git openssh-client && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/deepvm /opt/deepvm
-RUN useradd --create-home deepvm && install -d -o deepvm /data
-USER deepvm
+RUN useradd --uid 10001 --create-home deepvm && install -d -o deepvm /data
+# A number: Kubernetes can then check runAsNonRoot
+USER 10001
 WORKDIR /data
 # Mount a volume here to keep jobs, measurements and fetched prices
 ENV PATH=/opt/deepvm/bin:$PATH DEEPVM_DATA_DIR=/data/deepvm DEEPVM_CACHE_DIR=/data/cache

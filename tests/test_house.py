@@ -728,6 +728,7 @@ def test_top_level_is_the_plan() -> None:
     top = {line.split("/")[0] for line in tracked.stdout.splitlines()}
     assert top <= {
         ".ci",
+        ".dockerignore",
         ".gitignore",
         "CHANGELOG.md",
         "CITATION.cff",

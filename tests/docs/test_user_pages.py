@@ -189,7 +189,9 @@ def test_the_dockerfile_copies_what_exists_and_runs_a_command() -> None:
     (block,) = blocks(f"{GUIDE}teams.md", "sh docker")
     known, given = options_of(block.partition("--rm ")[2].strip())
     assert set(given) <= known
-    assert 'ENTRYPOINT ["deepvm"]' in lines
+    assert 'ENTRYPOINT ["deepvm"]' in lines and "USER 10001" in lines
+    kept = {n[1:] for n in (ROOT / ".dockerignore").read_text().split() if n.startswith("!")}
+    assert kept == {name for names in copied for name in names}
 
 
 def test_the_sharded_model_is_that_of_the_long_guide() -> None:

@@ -33,7 +33,7 @@ NAME = arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 
 @app.command("ls", short_help="List jobs.")
 def list_jobs(output: Output = "table") -> None:
-    """List the jobs of this user, the newest first."""
+    """List the jobs of the history, the newest first."""
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import job_lines
 
