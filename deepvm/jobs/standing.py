@@ -9,6 +9,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
+from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head.mirror import HeadState
@@ -38,6 +39,16 @@ class JobStatus:
     @property
     def over(self) -> bool:
         return self.row.result is not None
+
+    @property
+    def unwatched(self) -> bool:
+        return self.controller == GONE and not self.world.job.over
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its machines cost nothing: they are processes of this computer."""
+        cloud = self.row.spec.get("cloud")
+        return cloud in CLOUDS and find_cloud(cloud).near
 
 
 def standing_of(history: History, row: JobRow, now_s: float, known: Events = ()) -> JobStatus:

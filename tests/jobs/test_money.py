@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import support.jobs.worlds as worlds
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
@@ -22,6 +23,8 @@ from deepvm.jobs.decisions.world import (
 from deepvm.jobs.history.forecast import observed, validation
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.job_report import final_document, spent
+from deepvm.jobs.standing import ALIVE, GONE
+from deepvm.reports.jobs.run_page import RunPage
 from deepvm.reports.text import print_text
 
 SPOT, ANCHOR = (
@@ -209,7 +212,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("job", document=document, events=())
     out = capsys.readouterr().out
     for said in (
-        "the same machines on demand: $0.3059, 47 % was saved",
+        "the same steps on demand, without preemptions: $0.22, 27 % was saved",
         "done again",
         "no machine yet",
     ):
@@ -220,6 +223,44 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("job", document={**document, "state": "failed"}, events=())
     out = capsys.readouterr().out
     assert "on demand" not in out and "was saved" not in out  # nothing came of it
+    print_text("job", document={**document, "same_work_on_demand_usd": None}, events=())
+    out = capsys.readouterr().out
+    assert "the same machines on demand: $0.31, 47 % was saved" in out
+
+
+def test_money_of_simulated_machines_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    world, events = job()
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
+    real = replace(worlds.one_machine(), world=world, document=document)
+    for cloud, simulated in (("local", True), ("netns", True), ("aws", False), ("old", False)):
+        row = replace(real.row, spec={**real.row.spec, "cloud": cloud})
+        status = replace(real, row=row)
+        assert status.simulated is simulated
+        print_text("job", document=document, events=(), status=status)
+        out = capsys.readouterr().out
+        page = RunPage(status).render()
+        for text in (out, page):
+            assert ("% would be saved" in text, "% was saved" in text) == (simulated, not simulated)
+        assert ("simulated cost: $0.16; nothing was paid" in out) is simulated
+        assert ("$0.16 paid" in out, "<dt>Paid" in page) == (not simulated, not simulated)
+        assert ("<dt>Simulated cost" in page) is simulated
+
+
+def test_a_job_without_a_controller_is_shown_with_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = worlds.one_machine(over=False)
+    world = replace(found.world, job=Job.RUNNING)
+    running = replace(found, world=world, document={**found.document, "state": "running"})
+    for controller in (ALIVE, GONE):
+        status = replace(running, controller=controller)
+        print_text("job", document=status.document, events=(), status=status)
+        line = capsys.readouterr().out.splitlines()[0]
+        name = status.document["name"]
+        expected = f"{name}: running"
+        if controller == GONE:
+            expected += f", no controller: deepvm jobs resume {name}"
+        assert line == expected
 
 
 def test_what_the_simulator_is_given() -> None:

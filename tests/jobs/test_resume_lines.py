@@ -1,10 +1,11 @@
-"""A script that saves nothing, and the same with the three lines that ``deepvm run`` prints."""
+"""A script that saves nothing, and the same with the lines that ``deepvm run`` prints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -63,11 +64,11 @@ def test_a_plain_script_starts_again_at_its_beginning(home: Home) -> None:
 def test_the_same_script_with_the_printed_lines_keeps_its_steps(home: Home) -> None:
     (home.code / "train.py").write_text(PLAIN)
     shown = home.run("run", str(home.job("plain", "python train.py")), "--dry-run").stderr
-    first, second, third = (line.strip() for line in shown.splitlines() if line.startswith("    "))
-    imported, rest = PLAIN.split("here =")
-    made, loop = rest.split(LOOP)
-    text = f"{imported}{first}\nhere ={made}{second}\n{third}{loop}"
-    (home.code / "train.py").write_text(text)
+    lines = [line[4:] for line in shown.splitlines() if line.startswith("    ")]
+    before, body = PLAIN.split(LOOP)
+    loop = "\n".join(lines).replace("        ...  # your step\n", indent(body, "    ")[1:])
+    (home.code / "train.py").write_text(before + loop)
     found, steps, warned = preempted(home, "kept")
     assert steps == list(range(600)) and "saves nothing" not in warned
     assert (found["steps"], found["lost_steps"], found["saves"]["emergency"]) == (600, 0, 1)
+    assert found["unsaved_steps"] == 0

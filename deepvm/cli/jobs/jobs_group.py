@@ -62,7 +62,8 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
 
         typer.echo(RunPage(job).render(), nl=False)
         return
-    print_as(output, text("job", document=job.document, events=job.events), lambda: job.document)
+    shown = text("job", document=job.document, events=job.events, status=job)
+    print_as(output, shown, lambda: job.document)
 
 
 @app.command(short_help="Print what the trainers of a job have printed.")

@@ -580,7 +580,7 @@ def _conclude(
         history.finish(name, document)
     row = known_job(history, name)
     page = write_page(row, history)
-    print_as(output, text("job", document=document, events=()), lambda: document)
+    print_as(output, text("job", document=document, events=(), status=status), lambda: document)
     for line in failure_lines(document, controller.last_lines):
         say(line)
     new_name = ""

@@ -80,6 +80,20 @@ def test_what_is_not_known_is_null() -> None:
     )
 
 
+def test_what_is_unknown_of_lost_steps_is_left_out_where_nothing_restarted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = plain()
+    print_text("job", document=job.document, events=())
+    assert "lost steps  " in capsys.readouterr().out and "done again" in RunPage(job).render()
+    restarts = {**job.document["restarts"], "count": 0}
+    job = replace(job, document={**job.document, "restarts": restarts})
+    print_text("job", document=job.document, events=())
+    assert "lost steps" not in capsys.readouterr().out
+    page = RunPage(job).render()
+    assert "done again" not in page and "Steps lost" not in page
+
+
 def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
     job = plain()
     print_text("job", document=job.document, events=job.events)
