@@ -5,6 +5,7 @@ from dataclasses import asdict, fields, replace
 from itertools import pairwise
 
 from deepvm.core.json_types import JsonDict
+from deepvm.core.units import format_seconds
 from deepvm.errors import DataError
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
@@ -57,8 +58,11 @@ def _in_new_state(before: JobState, world: JobState) -> Iterator[MachineRecord]:
             yield machine
 
 
-def _facts(event: d.Event) -> JsonDict:
+def _facts(event: d.Event, before: JobState) -> JsonDict:
     found = asdict(event)
+    terms = before.terms
+    if isinstance(event, d.Refused) and not (before.blocked or before.formed or terms.bought):
+        found["why"] += f"; gives up after {format_seconds(terms.give_up_s)} without a machine"
     if "reason" in found:
         found["reason"] = found["reason"].value
     if isinstance(event, d.Failed) and event.lines is None:
@@ -68,7 +72,7 @@ def _facts(event: d.Event) -> JsonDict:
 
 def rows_of(before: JobState, world: JobState, events: Iterable[d.Event]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
-    rows = [(_RECORDED.get(type(e), type(e).__name__.lower()), _facts(e)) for e in events]
+    rows = [(_RECORDED.get(type(e), type(e).__name__.lower()), _facts(e, before)) for e in events]
     for m in _in_new_state(before, world):
         if m.state in _ENDS:
             rows.append((MACHINE, {"id": m.id, "state": m.state.value, "why": m.end_reason}))

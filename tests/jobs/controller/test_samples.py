@@ -10,6 +10,7 @@ import pytest
 from deepvm.errors import DataError
 from deepvm.jobs.controller import changes
 from deepvm.jobs.controller.changes import FLUSH_S, MOST, Sampler, edges, spacing_s
+from deepvm.jobs.decisions import events
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History, Sample
 
@@ -129,3 +130,12 @@ def test_what_could_not_be_written_is_written_later(
             sampler.close()
             found.append(history.samples(name))
     assert len(found[0]) > MOST / 3 and found[0] == found[1]
+
+
+def test_the_first_refusal_says_when_a_job_gives_up() -> None:
+    refusal = events.Refused("m1", "no capacity")
+    (first,) = changes.rows_of(WORLD, WORLD, [refusal])
+    assert first.facts["why"] == "no capacity; gives up after 60 min without a machine"
+    later = replace(WORLD, blocked={WORLD.pools[0]: (9.0, 1)})
+    (second,) = changes.rows_of(later, later, [refusal])
+    assert second.facts["why"] == "no capacity"
