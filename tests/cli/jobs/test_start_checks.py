@@ -11,6 +11,9 @@ from support.command import Run
 from support.jobs.runs import Home
 
 from deepvm.cli.jobs import run as commands
+from deepvm.jobs.history.history import History
+from deepvm.jobs.jobfile import read_job_file
+from deepvm.jobs.submission import submit
 
 PLAIN = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
 SAVES = "from deepvm.checkpoint import Checkpointer\n"
@@ -157,6 +160,13 @@ def hosts_job(home: Home, train: str, hosts: str, **more: Any) -> str:
     return str(home.job(cloud="ssh", **more))
 
 
+def submitted(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    """Record a job whose hosts can be resolved only now."""
+    with monkeypatch.context() as now, History.open() as history:
+        now.setenv("DEEPVM_CONTROLLER_HOST", "127.0.0.1")
+        submit(read_job_file(Path(job)), Path(job), history)
+
+
 def test_own_hosts_are_preempted_only_on_purpose(home: Home, run: Run) -> None:
     job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
     code, _, err = run("run", job, "--yes")
@@ -166,7 +176,7 @@ def test_own_hosts_are_preempted_only_on_purpose(home: Home, run: Run) -> None:
     assert code == 2 and NO_TERMINAL in err and BEFORE not in err
     # Without a price nothing is spent, so nothing is asked
     code, _, err = run("run", hosts_job(home, "python plain.py", "one\n"))
-    assert code == 5 and "no host of own has an address" in err, err
+    assert code == 5 and "one cannot be resolved" in err, err
 
 
 def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> None:
@@ -207,7 +217,7 @@ def test_a_terminal_is_asked(home: Home) -> None:
     code, shown = home.answered("\n", "run", job, "--no-resume-check", "--total-usd", "5")
     assert code == 1 and "Spend up to $5.00? [y/N]" in shown
     code, shown = home.answered("y\n", "run", job, "--no-resume-check", "--total-usd", "5")
-    assert code == 5 and "no host of own has an address" in shown, shown  # it was started
+    assert code == 5 and "one cannot be resolved" in shown, shown  # it was started
     assert not home.processes()
     # What cannot be started is not asked about
     code, shown = home.answered("y\n", "run", str(home.job("far", "python plain.py", cloud="aws")))
@@ -215,20 +225,23 @@ def test_a_terminal_is_asked(home: Home) -> None:
 
 
 @pytest.mark.system
-def test_a_resumed_job_is_asked_about_its_money_too(home: Home, run: Run) -> None:
+def test_a_resumed_job_is_asked_about_its_money_too(
+    home: Home, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what may be spent from now on; on machines without a price nothing is asked."""
+    free = hosts_job(home, "python saves.py", "one\n", name="free")
+    submitted(monkeypatch, free)
     job = hosts_job(home, "python saves.py", "one price=2\n", budget={"total_usd": 5})
-    assert run("run", job, "--yes")[0] == 5
+    submitted(monkeypatch, job)
     code, _, err = run("jobs", "resume", "own")
     assert code == 2 and NO_TERMINAL in err
     code, _, err = run("jobs", "resume", "own", "--yes")
-    assert code == 5 and "no host of own has an address" in err
+    assert code == 5 and "one cannot be resolved" in err
     code, shown = home.answered("n\n", "jobs", "resume", "own", "--total-usd", "7")
     assert code == 1 and "1 x host on-demand; up to $2.00/h" in shown
     assert "Spend up to $7.00? [y/N]" in shown
     code, shown = home.answered("y\n", "jobs", "resume", "own")
     assert code == 5 and "Spend up to $5.00? [y/N]" in shown
-    assert run("run", hosts_job(home, "python saves.py", "one\n", name="free"))[0] == 5
     assert run("jobs", "resume", "free")[0] == 5
 
 
