@@ -195,7 +195,7 @@ class AgentLink:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        names = ("rank", "local_rank", "world", "epoch")
+        names = ("rank", "local_rank", "world", "local_world", "epoch")
         self._who = {name: getattr(self, name) for name in names}
         self.board = Board(self._folder / BOARD)
         self._words = self.board.words

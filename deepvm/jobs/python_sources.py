@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 MOST_FILES = 500
 # Modules whose callers save and restore through deepvm
@@ -34,6 +35,14 @@ _UNSEEN = "$"  # A word that only the running script knows
 _DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
 
+class Launcher(NamedTuple):
+    """A program of the command that starts the ranks of a training."""
+
+    name: str
+    direct: str  # The command of one rank, without its arguments
+    several: bool  # Whether its options name other machines
+
+
 class PythonSources:
     """Scripts and the modules of a folder that they import, directly or through one another."""
 
@@ -47,6 +56,7 @@ class PythonSources:
         self.unread: list[str] = []  # why something that may count was not read
         self.commands: list[str] = []  # that the files start, for a shell
         self.scripts: list[str] = []  # as the commands name them
+        self.launcher: Launcher | None = None  # the first that a command names
 
     def add(self, script: Path) -> None:
         """Read a script and what it imports."""

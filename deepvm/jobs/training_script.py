@@ -7,12 +7,12 @@ answer is unknown, with the reason.
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import dropwhile, groupby, pairwise
 from pathlib import Path
 
 from deepvm.core.spelling import joined
-from deepvm.jobs.python_sources import PythonSources
+from deepvm.jobs.python_sources import Launcher, PythonSources
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _SHELLS = {"bash", "dash", "ksh", "sh", "zsh"}
@@ -28,6 +28,12 @@ _LAUNCHERS = {
     "torch.distributed.run",
     "torchrun",
 }
+# Those that start the processes of a group, on this machine unless an option has others
+_GROUP_LAUNCHERS = (_LAUNCHERS - {"coverage", "lightning"}) | {"mpiexec", "mpirun"}
+_OTHER_MACHINES = re.compile(
+    r" --?(nnodes|num[-_](machines|nodes)|(default-)?hostfile|machinefile|hosts?|H)[= ]"
+    r"(?!(1|1:1|localhost)( |$))"
+)
 # What may precede a command of a shell
 _PREFIX = re.compile(r"\w+=.*|!|\{|command|do|else|env|exec|if|nohup|sudo|then|time", re.DOTALL)
 _ENDS = frozenset(";&|()")  # of a command of a shell
@@ -44,6 +50,7 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Pyt
     sources = _CommandSources([folder, folder / "src", *paths], repr(train[:60]))
     sources.follow(train, folder)
     while sources.commands:
+        sources.starters = {*sources.files}
         sources.follow(sources.commands.pop(), folder)
     if sources.scripts:
         sources.name = joined(dict.fromkeys(Path(script).name for script in sources.scripts))
@@ -54,6 +61,8 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Pyt
 
 class _CommandSources(PythonSources):
     """What the commands of a shell run, too."""
+
+    starters: Collection[Path] = ()  # one of these files starts what is followed; none: the user
 
     def follow(self, text: str, folder: Path) -> None:
         """Follow the commands of a shell's text, which starts in ``folder``."""
@@ -70,8 +79,8 @@ class _CommandSources(PythonSources):
 
     def _follow_words(self, words: Sequence[str], folder: Path) -> None:
         """Find the script among the words of one command; later words are its arguments."""
-        program = ""
-        for word, after in pairwise([*words, ""]):
+        program = launcher = ""
+        for number, (word, after) in enumerate(pairwise([*words, ""])):
             name = Path(word).name
             path = folder / word
             if program in _SHELLS and word == "-c":
@@ -80,18 +89,30 @@ class _CommandSources(PythonSources):
                 self.scripts.append("the program of python -c")
                 self.add_text(after)
             elif program and word in ("-m", "--module") and after not in _LAUNCHERS:
+                self._note_launcher(launcher, words[:number], f"python -m {after}")
                 self.scripts.append(after)
                 self.add_module(after)
             elif interpreter := _interpreter_of(path):
+                if path not in self.starters:  # one that starts itself as ranks is one of them here
+                    self._note_launcher(launcher, words[:number], f"python {word}")
                 self.scripts.append(str(path))
                 self._follow_file(path, interpreter, folder)
             else:
                 if _PYTHON.fullmatch(name) or name in _SHELLS or name in _LAUNCHERS:
                     program = name
+                if name in _GROUP_LAUNCHERS and (name != "accelerate" or after == "launch"):
+                    launcher = name
                 continue
             return
+        if launcher == Path(words[0]).name and not self.starters:
+            self._note_launcher(launcher, words, "python SCRIPT")
         if program or "/" in words[0] or "$" in words[0]:
             self.note_no_script(shlex.join(words))
+
+    def _note_launcher(self, name: str, words: Sequence[str], direct: str) -> None:
+        if name and not self.launcher:
+            several = bool(_OTHER_MACHINES.search(f"{' '.join(words)} "))
+            self.launcher = Launcher(name, direct, several=several)
 
     def note_no_script(self, command: str) -> None:
         self.unread.append(f"{command} names no script that is known here")

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.units import counted
+from deepvm.errors import OptionMismatchError
 from deepvm.io.user_dirs import read_data
 from deepvm.jobs.clouds.registry import find_cloud
 from deepvm.jobs.jobfile import JobFile, changed
-from deepvm.jobs.python_sources import PythonSources
+from deepvm.jobs.python_sources import Launcher, PythonSources
 from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.storage import job_code
 from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
@@ -38,6 +39,7 @@ class JobStart:
     job: JobFile  # with one process a machine, where the script asks for no more
     risks: Sequence[StartRisk]  # to know, and maybe to decide, before the start
     costs: bool  # whether the machines have a price
+    note: str = ""  # how often the command starts, where that may surprise
 
 
 def job_start(job: JobFile, file: Path) -> JobStart:
@@ -58,26 +60,48 @@ def job_start(job: JobFile, file: Path) -> JobStart:
             simulated = hosts.reach.local
         each = processes_of(job.processes_per_machine, gpus_of(rented.type, hosts))
     layout_given = job.independent_processes or "processes_per_machine" in job.model_fields_set
-    one_copy = each > 1 and not (script.unknown or script.asks_for_ranks or layout_given)
+    launcher = None if job.independent_processes else script.launcher
+    if launcher and rented.most > 1 and not launcher.several:
+        raise _copies(launcher, rented.most)
+    ready = script.unknown or script.asks_for_ranks
+    one_copy = each > 1 and not (layout_given or (ready and launcher is None))
     if one_copy:
         each = 1
         job = changed(job, processes_per_machine=each)
+    note = ""
     risks = []
     if rented.most * each > 1:
         if not (script.forms_group or job.independent_processes):
             asks = not (simulated or layout_given)
             risks.append(_group_risk(script, rented.most, each, asks=asks))
-    elif one_copy:
+    elif one_copy and not launcher:
         reason = (
             f"{script.name} starts no process group that can be seen: one copy of it runs, on one"
             " GPU, and the others are idle; write it for DistributedDataParallel, or give"
             " --processes-per-machine gpus"
         )
         risks.append(StartRisk(reason))
+    if one_copy and launcher:
+        note = (
+            f"{launcher.name} starts the processes of a machine itself: it runs once on each;"
+            f" '{launcher.direct}' lets deepvm start one per GPU"
+        )
     preemptible = job.inject is not None or hosts is None and rented.steadies < rented.most
     if preemptible and job.resume_check and not script.resumes:
         risks.append(_resume_risk(script, asks=not simulated))
-    return JobStart(job, risks, costs(job.cloud, hosts))
+    return JobStart(job, risks, costs(job.cloud, hosts), note)
+
+
+def _copies(launcher: Launcher, machines: int) -> OptionMismatchError:
+    return OptionMismatchError(
+        f"the command {launcher.name}",
+        None,
+        f"starts the processes of one machine: each of {machines} would train its own copy, and"
+        " all write the same files",
+        f"'{launcher.direct}' with the same arguments, as deepvm starts one process per GPU and"
+        " sets RANK, WORLD_SIZE and MASTER_ADDR; or with launcher: torchrun in the job file; or"
+        " --independent-processes for separate trainings",
+    )
 
 
 def _group_risk(script: PythonSources, machines: int, each: int, *, asks: bool) -> StartRisk:

@@ -382,7 +382,8 @@ def test_a_restart_after_the_end_is_a_resume_though_trainers_were_killed(code: i
         (
             Job.DONE,
             0,
-            "0 preemptions, 0 with a notice; 0 steps lost; the last 26 steps are in no checkpoint",
+            "0 preemptions, 0 with a notice; 0 steps lost; the last 26 steps came after the newest"
+            " checkpoint",
         ),
         (Job.RUNNING, 0, "0 preemptions, 0 with a notice; 0 steps lost"),
     ],
@@ -400,7 +401,7 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
         replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})
     ).render()
     assert ("26 steps are not saved" in page) == (job in (Job.STOPPED, Job.FAILED))
-    assert ("the last 26 steps are in no checkpoint" in page) == (job is Job.DONE)
+    assert ("the last 26 steps came after the newest checkpoint" in page) == (job is Job.DONE)
     assert ("nothing was done twice" in page) == (job is Job.RUNNING)
     older = {key: value for key, value in document.items() if key != "unsaved_steps"}
     print_text("job", document=older, events=())

@@ -223,6 +223,9 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("job", document={**document, "state": "failed"}, events=())
     out = capsys.readouterr().out
     assert "on demand" not in out and "was saved" not in out  # nothing came of it
+    for steps, compared in ((9, False), (10, True)):
+        print_text("job", document={**document, "state": "stopped", "steps": steps}, events=())
+        assert ("was saved" in capsys.readouterr().out) == compared
     print_text("job", document={**document, "same_work_on_demand_usd": None}, events=())
     out = capsys.readouterr().out
     assert "the same machines on demand: $0.31, 47 % was saved" in out

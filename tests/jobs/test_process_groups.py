@@ -134,3 +134,39 @@ def test_no_group_of_two_machines_is_stopped(home: Home, method: str) -> None:
     done = home.run("run", str(home.job("pair", f"exec python group.py {method};", count=2)))
     assert done.returncode == 0, done.stderr
     assert (home.result / "stepped-1").read_text() == "." * 5
+
+
+TORCHRUN = "exec python -m torch.distributed.run --nproc-per-node 2 joins.py;"
+JOINS = """
+import os, torch
+torch.distributed.init_process_group("gloo")
+both = torch.ones(1)
+torch.distributed.all_reduce(both)
+open(f"{os.environ['RESULT']}/sum-{os.environ['RANK']}", "a").write(str(int(both)))
+"""
+HIDDEN = """
+import subprocess
+words = "python -m torch.distributed.run --nproc-per-node 1 reports.py"
+subprocess.run(words.split(), check=True)
+"""
+LATEST = "import deepvm.training as dt\ndt.latest()\n"
+
+
+@pytest.mark.slow
+def test_torchrun_starts_once_on_a_machine_of_several_gpus(home: Home) -> None:
+    (home.code / "joins.py").write_text(JOINS)
+    done = home.run("run", str(home.job("t", TORCHRUN, machines=MACHINES)))
+    assert done.returncode == 0 and "it runs once on each" in done.stderr, done.stderr
+    assert [(home.result / f"sum-{rank}").read_text() for rank in range(2)] == ["2", "2"]
+
+
+@pytest.mark.slow
+def test_groups_of_one_machine_each_are_stopped(home: Home) -> None:
+    """Of a launcher that no one could see before; on ``local`` its own connections look as those
+    of the machines.
+    """
+    (home.code / "reports.py").write_text(LATEST + STEPS)
+    (home.code / "hidden.py").write_text(HIDDEN)
+    done = home.run("run", str(home.job("apart", "exec python hidden.py;", count=2)))
+    assert done.returncode == 1 and "formed no process group" in done.stderr, done.stderr
+    assert not list(home.result.glob("done-*"))

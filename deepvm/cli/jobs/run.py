@@ -111,7 +111,9 @@ def run(
     *,
     flags: _JobFlags,
     command: list[str] | None = arg(
-        "[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder.", None
+        "[-- COMMAND...]",
+        "What trains on a plan of 'recommend -o json', in this folder; python, not torchrun.",
+        None,
     ),
     detach: bool = DETACH,
     dry_run: bool = flag("--dry-run", "Show what would be rented, and rent nothing."),
@@ -183,6 +185,8 @@ def run(
                     job_file = changed(job_file, name=free_name(known.name, history))
     start = job_start(job_file, job)
     job_file = start.job
+    if start.note:
+        note(start.note)
     for risk in start.risks:
         _accept_risk(risk, partial(reached_cloud, job_file, detach=detach), dry_run=dry_run)
     if dry_run:

@@ -458,13 +458,11 @@ class Agent(TrainerRequests):
         if group is None or not trainers.running:
             return
         steps = any(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
-        if not group.has_failed and group.is_formed(now=steps):
-            self._group = None
-        elif group.has_failed or steps:
+        if group.has_failed or (steps and not group.is_formed(now=True)):
             trainers.kill()
             lines = [self._report_no_group("by their first step")]
             self._report("ended", code=1, step=0, lines=lines)
-        elif group.is_late():
+        elif not group.is_formed() and group.is_late():
             self._report_no_group(f"within {LATE_S:.0f} s")
 
     def _report_no_group(self, when: str) -> str:
@@ -568,6 +566,9 @@ class Agent(TrainerRequests):
             return {"error": f"generation {epoch} is over: {self._running} runs here"}
         if kind == "first-step":
             return {"stop": self._group is not None and self._group.first_step()}
+        # A launcher of the user's own started a group on this machine alone
+        if message.get("world") == message.get("local_world", 0) and self._group is not None:
+            self._group.has_failed |= len(self._orders.ranks) > 1
         if self._layout.independent and message["local_rank"]:
             if kind != "backup":
                 return {}

@@ -205,6 +205,92 @@ def test_copies_of_a_script_are_named_before_the_start(home: Home, run: Run) -> 
     assert "4 processes start" in checked(home, run, "python ranks.py", machines=one)[1]
 
 
+LAUNCH = "import subprocess\nsubprocess.run({}, check=True)\n"
+
+
+@pytest.fixture
+def launched(home: Home) -> Home:
+    (home.code / "train.py").write_text("import deepvm.checkpoint, lightning\n")
+    (home.code / "launch.py").write_text(LAUNCH.format("['torchrun', 'train.py']"))
+    (home.code / "go.sh").write_text('torchrun --nproc-per-node 2 \\\n  train.py "$@"\n')
+    itself = "import lightning, deepvm.checkpoint\n" + LAUNCH.format("['torchrun', 'itself.py']")
+    (home.code / "itself.py").write_text(itself)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("train", "name"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --lr 1", "torchrun"),
+        ("torchrun --nnodes=1 --standalone train.py", "torchrun"),
+        ("torchrun --nnodes 1:1 train.py", "torchrun"),
+        ("torchrun $SCRIPT", "torchrun"),
+        ("OMP_NUM_THREADS=1 python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python3 -m torch.distributed.launch train.py", "torch.distributed.launch"),
+        ("accelerate launch train.py", "accelerate"),
+        ("deepspeed --num_gpus 4 train.py", "deepspeed"),
+        ("mpirun -np 4 python train.py", "mpirun"),
+        ("python launch.py", "torchrun"),
+        ("pip install deepspeed && bash go.sh", "torchrun"),
+    ],
+)
+def test_a_launcher_starts_once_on_a_machine_and_on_no_others(
+    launched: Home, run: Run, train: str, name: str
+) -> None:
+    """Each machine would train a copy: refused, simulated or not, and no one is asked."""
+    one = str(launched.job("one", train, machines={"type": "g4dn.12xlarge"}))
+    code, _, err = run("run", one, "--dry-run")
+    note = f"{name} starts the processes of a machine itself: it runs once on each; 'python "
+    assert code == 0 and note in " ".join(err.split()), err
+    assert "processes start" not in err and "one copy" not in err
+    two = str(launched.job("two", train, 2))
+    for words in ([], ["--dry-run"], ["--rehearse"], ["--cloud", "aws", "--yes"]):
+        code, out, err = run("run", two, *words)
+        assert code == 2 and not out and f"the command {name} starts the processes of one" in err
+        assert "RANK, WORLD_SIZE and MASTER_ADDR" in err and "--independent-processes" in err
+        assert ("'python SCRIPT'" if "$" in train else "'python train.py'") in err
+    assert not launched.jobs.exists()
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "torchrun --nnodes 2 --rdzv-endpoint $MASTER_ADDR:29400 train.py",
+        "torchrun --nnodes=1:4 --rdzv-endpoint=$MASTER_ADDR:29400 train.py",
+        "accelerate launch --num_machines $N --main_process_ip $MASTER_ADDR train.py",
+        "mpirun -H one,two python train.py",
+    ],
+)
+def test_a_launcher_of_several_machines_starts_once_on_each(
+    launched: Home, run: Run, train: str
+) -> None:
+    job = launched.job("two", train, machines={"type": "g4dn.12xlarge", "count": 2})
+    code, _, err = run("run", str(job), "--dry-run")
+    assert code == 0 and "it runs once on each" in err, err
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ("torchrun train.py", ["--independent-processes"]),
+        ("torchrun train.py", ["--processes-per-machine", "gpus", "--cloud", "aws"]),
+        ("python train.py --launcher torchrun", []),
+        ("python itself.py", []),
+        ("pip install deepspeed && python train.py", []),
+        ("accelerate env; python train.py", []),
+        ("coverage run train.py", []),
+    ],
+)
+def test_what_is_no_launcher_or_meant_so(
+    launched: Home, run: Run, train: str, words: list[str]
+) -> None:
+    """A script that starts itself as ranks is a rank here."""
+    count = 1 if "gpus" in words else 2
+    job = launched.job("job", train, machines={"type": "g4dn.12xlarge", "count": count})
+    err = run("run", str(job), "--dry-run", *words)[2]
+    assert "starts the processes" not in err, err
+
+
 @pytest.mark.system
 def test_a_terminal_is_asked(home: Home) -> None:
     job = hosts_job(home, "python plain.py", "one price=2\n", inject={"mttp": "1h"})
