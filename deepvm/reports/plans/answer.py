@@ -89,17 +89,17 @@ def _fitting(view: PlanView) -> tuple[list[Row], list[Sentence]]:
         room = _MAX_LINES - 2 - _lines_of([("", text) for text in _headline(view)])
     for draft in drafts:
         rows = everything[: draft.rows]
-        sentences = _sentences(view, draft, complete=draft.rows == len(everything))
+        sentences = _sentences(view, draft)
         if len(_table(view, rows, WIDTH)) + _lines_of(sentences) <= room:
             break
     return rows, sentences
 
 
-def _sentences(view: PlanView, draft: _Draft, *, complete: bool) -> list[Sentence]:
-    """What stands below the table, each with its topic; ``complete``: all plans are in it."""
+def _sentences(view: PlanView, draft: _Draft) -> list[Sentence]:
+    """What stands below the table, each with its topic."""
     notes = [note for note in view.cautions if note.mark]
     hidden = notes[draft.warnings :]
-    quotas = view.quota_sentence(smaller=complete)
+    quotas = view.quota_sentence
     if not draft.quotas:
         quotas = quotas.partition(A_GRANT_TAKES_DAYS)[0]
     sentences = [

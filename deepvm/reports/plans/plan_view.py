@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.core.cluster.instances import Catalog, Market
+from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short, in_cents
 from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
@@ -176,22 +176,8 @@ class PlanView:
         return [*simulated_note(self.answer[0]), *rival_note(self.answer), *self.cautions]
 
     @property
-    def smaller_need(self) -> str:
-        """`` ("best value": 16)``, of a plan that needs at most half of the first one's quota."""
-        most: dict[tuple[str, Market], int] = {}
-        for label, r in self.rows:
-            needs = quota_needs(r.cluster, self.answer.catalog)
-            vcpus = {(need.family, need.market): need.vcpus for need in needs}
-            most = most or vcpus
-            if vcpus.keys() == most.keys() and 2 * sum(vcpus.values()) <= sum(most.values()):
-                return f' ("{short_label(label)}": {sum(vcpus.values()):,})'
-        return ""
-
-    def quota_sentence(self, *, smaller: bool = False) -> str:
-        """What an account must be allowed for the first plan, where the limits are not known.
-
-        ``smaller``: and what a smaller plan needs.
-        """
+    def quota_sentence(self) -> str:
+        """What an account must be allowed for the first plan, where the limits are not known."""
         answer, account, cloud = self.answer, self.found.new_account, self.cloud
         if answer.request.quotas is not None or cloud is None:
             return ""
@@ -207,8 +193,6 @@ class PlanView:
         parts = []
         if any(asked):
             parts.append(f"ask {cloud.title} for {' and '.join(filter(None, asked))}")
-            if smaller and "vCPUs" in parts[0]:
-                parts[0] += self.smaller_need
         if account is not None:
             reason = account.reason
             if grant:

@@ -196,15 +196,6 @@ def test_warnings_without_room_are_counted_and_named(capsys: pytest.CaptureFixtu
     assert _warnings([late], [other]) == [("", "! late")]  # in the line of what comes next
 
 
-def test_a_smaller_need_is_of_the_same_quota(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlanView(compare([answered("3", "resnet50")]), PRICES)
-    assert view.smaller_need == ' ("best value": 16)'
-    other = PlanView(compare([answered("30", "llama-8b", "2B")]), PRICES)
-    (_, first), *_, (label, steady) = other.rows
-    assert label == "no spot" and 2 * steady.cluster.gpu.vcpus <= first.cluster.gpu.vcpus
-    assert other.smaller_need == ""  # on demand is another quota
-
-
 def test_the_next_budget_is_no_trap(capsys: pytest.CaptureFixture[str]) -> None:
     """For $1/h there are three T4 that gather a sharded model over Ethernet.
 
