@@ -590,7 +590,9 @@ def test_the_controller_answers_why_it_does_not_save(tmp_path: Path) -> None:
         user = Peer(found, USER)
         assert user.ask("/command", {"command": "save"}) == {}
         answer = user.ask("/command", {"command": "save"})
-        assert answer == {"error": "no checkpoint is asked for: a version is being saved already"}
+        assert answer == {
+            "error": "no checkpoint is asked for: a checkpoint is being saved already"
+        }
 
 
 # --- a machine that is not taken back after all ---------------------------------------------------

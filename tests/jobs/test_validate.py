@@ -72,7 +72,7 @@ def test_local_runs_agree_with_the_simulator(home: Home, case: str) -> None:
             {"machines": {"type": "g4dn.xlarge", "count": {"min": 1, "max": 2}}},
             "machines.count is a number",
         ),
-        ({"steps": 10, "budget": {"deadline": "1h"}}, "no deadline moves it"),
+        ({"steps": 10, "budget": {"deadline": "1h"}}, "no deadline moves on demand"),
     ],
 )
 def test_jobs_that_the_simulator_has_no_like_of(

@@ -167,7 +167,7 @@ def _expected(
 def refuse_unlike(terms: JobLimits) -> None:
     """Raise RequestError for jobs that the simulator has no like of."""
     if terms.least != terms.most or terms.bought:
-        what = "a job with a number as machines.count and no deadline moves it on demand"
+        what = "a job whose machines.count is a number and that no deadline moves on demand"
         raise RequestError("validate", True, what)
 
 

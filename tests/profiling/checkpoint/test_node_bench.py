@@ -105,7 +105,7 @@ def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(
         node_bench, "MemoryNode", lambda folder, size: node_process.MemoryNode(folder, 3 * MB)
     )
-    with pytest.raises(CheckpointError, match="a trainer of the benchmark failed: .*room for 2"):
+    with pytest.raises(CheckpointError, match="a trainer of the benchmark failed: .*space for 2"):
         run_node_bench([1], [8 * MB], 1, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 

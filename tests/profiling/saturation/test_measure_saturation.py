@@ -319,7 +319,7 @@ def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
         receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5
     )
     with pytest.raises(
-        MeasurementError, match=r"receiver memory: nothing was heard .*; its last line: hm"
+        MeasurementError, match=r"receiver memory: nothing was received .*; its last line: hm"
     ):
         measure(setup)
 
