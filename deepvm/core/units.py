@@ -147,12 +147,10 @@ def format_money(usd: Decimal | float) -> str:
     return f"${usd:,.2f}"
 
 
-def in_cents(amount: Decimal | int) -> str:
-    """Rounded up, because people use it as a budget; four decimals only below one cent."""
+def as_budget(amount: Decimal | int) -> str:
+    """Rounded up, so that it is enough as a budget: to cents, below $1 to four decimals."""
     usd = _usd(amount)
-    step = Decimal("0.01")
-    if 0 < usd < step:
-        step = Decimal("0.0001")
+    step = Decimal("0.01") if usd >= 1 else Decimal("0.0001")
     return f"{usd.quantize(step, ROUND_CEILING):f}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepvm.core.cluster.prices import IMPLAUSIBLE
 from deepvm.core.spelling import joined, listed
-from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, in_cents
+from deepvm.core.units import MICRO_USD, MOST_USD, as_budget, counted, format_bytes, format_seconds
 from deepvm.planner.candidates import Candidates, gather, zone_ids
 from deepvm.planner.columns import REGISTRY, Architecture, MemoryNodeTable
 from deepvm.planner.ranking import most_valuable
@@ -49,10 +49,10 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         besides = cheapest.price - cheapest.cluster.micro_usd_per_hour
         parts = str(cheapest.cluster)
         if besides:
-            parts += f"; ${in_cents(besides)}/h of it for costs besides VMs"
+            parts += f"; ${as_budget(besides)}/h of it for costs besides VMs"
         reason = (
             f"nothing is feasible within ${request.budget.normalize():f}/h: the cheapest feasible"
-            f" cluster costs ${in_cents(cheapest.price)}/h{request.in_all} ({parts})"
+            f" cluster costs ${as_budget(cheapest.price)}/h{request.in_all} ({parts})"
         )
         cures = ["raise the budget", *_cheaper_methods(candidates)]
         if 2 * besides > cheapest.price:
@@ -139,7 +139,7 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         return None
     instead = ""
     if cheapest is not None:
-        instead = f", or pay at least ${in_cents(cheapest.price)}/h"
+        instead = f", or pay at least ${as_budget(cheapest.price)}/h"
     quickly = candidates.asked(
         policy=PolicyName.DEEPVM,
         objective=Objective.MAKESPAN,
@@ -262,7 +262,7 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
         )
         plan = gather(candidates.catalog, trained).plans().cheapest()
         if plan is not None and plan.price <= request.budget_micro_usd:
-            yield f"{how} --method {method.value} (from ${in_cents(plan.price)}/h)"
+            yield f"{how} --method {method.value} (from ${as_budget(plan.price)}/h)"
 
 
 def _more_memory(workload: "Workload", candidates: Candidates) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd, in_cents
+from deepvm.core.units import MICRO_USD, Interval, as_budget, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import ON_DEMAND
 from deepvm.planner.describe import binding, describe, improvement
@@ -235,7 +235,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     catalog = candidates.catalog
     described = tuple(_described(choices, candidates))
     if request.derives_budget and described:
-        least = in_cents(described[0].counted_usd_per_hour)
+        least = as_budget(described[0].counted_usd_per_hour)
         request = replace(request, budget=Decimal(least))
     cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
@@ -361,7 +361,7 @@ def rejection_of(
                 return Rejection(name, "reserved", f"{ends}, and the job {takes}")
         why = infeasible(own, None)
         return Rejection(name, why.constraint, why.reason)
-    detail = f"its cheapest cluster{cluster} costs ${in_cents(cheapest)}/h{request.in_all}"
+    detail = f"its cheapest cluster{cluster} costs ${as_budget(cheapest)}/h{request.in_all}"
     lack = lacks_memory(candidates, name)
     if lack is None:
         return Rejection(name, "budget", detail)

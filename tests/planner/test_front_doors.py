@@ -15,7 +15,7 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.training.speed import Training
-from deepvm.core.units import in_cents
+from deepvm.core.units import as_budget
 from deepvm.planner.explain import why_not
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
@@ -96,7 +96,7 @@ def test_what_to_change_is_true() -> None:
         (
             "llama-8b",
             "1",
-            "raise the budget, or train less of it with --method lora (from $0.51/h)",
+            "raise the budget, or train less of it with --method lora (from $0.5089/h)",
         ),
         ("llama-70b", "1", "raise the budget"),  # adapters on 70 billion parameters cost more, too
         ("resnet50", "0.1", "raise the budget"),
@@ -107,13 +107,13 @@ def test_what_to_change_is_true() -> None:
             catalog = load_catalog("aws-us-east-1", prices="snapshot")
             training = Training(read_workload(model=model, method="lora"), PublishedPerformance())
             first, *_ = recommend(catalog, budget, training=training, solver="frontier")
-            cheapest = recommend(catalog, "0.51", training=training, solver="frontier")
+            cheapest = recommend(catalog, "0.5089", training=training, solver="frontier")
             assert first.usd_per_hour <= Decimal(budget) and cheapest
-            assert not recommend(catalog, "0.50", training=training, solver="frontier")
+            assert not recommend(catalog, "0.5088", training=training, solver="frontier")
 
 
 def test_no_cheaper_method_is_named_that_would_be_late() -> None:
-    for deadline, said in (("1h", "raise the budget"), ("400d", "--method lora (from $0.51/h)")):
+    for deadline, said in (("1h", "raise the budget"), ("400d", "--method lora (from $0.5089/h)")):
         training = Training(read_workload(model="llama-8b", tokens="2B"), PublishedPerformance())
         catalog = load_catalog("aws-us-east-1", prices="snapshot")
         found = recommend(catalog, "1", training=training, deadline=deadline, solver="frontier")
@@ -129,7 +129,7 @@ def test_adapters_are_saved_at_their_own_size() -> None:
     cheapest = recommend(
         catalog, price, training=training, architecture="tiering", solver="frontier"
     )
-    assert in_cents(cheapest[0].usd_per_hour) == price
+    assert as_budget(cheapest[0].usd_per_hour) == price
 
 
 def test_a_plan_that_is_surely_slower_never_comes_first() -> None:

@@ -92,7 +92,7 @@ def test_an_answer_shows_its_clusters_and_not_its_catalog() -> None:
         shown
         == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), $2.8526/h>"
     )
-    assert "$0.33/h" in repr(recommend(paper(), 0.3))
+    assert "$0.3242/h" in repr(recommend(paper(), 0.3))
 
 
 def test_an_answer_is_a_sequence() -> None:

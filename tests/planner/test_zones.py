@@ -149,7 +149,7 @@ class TestWhy:
     def test_a_type_stands_once_among_the_rejections(self) -> None:
         answer = recommend(zoned(), "0.2", architecture="tiering")
         assert [r.instance_type for r in answer.rejections if r.instance_type == "g"] == ["g"]
-        assert "costs $0.41/h" in next(
+        assert "costs $0.4100/h" in next(
             r.detail for r in answer.rejections if r.instance_type == "g"
         )
 

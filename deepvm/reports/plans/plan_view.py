@@ -14,7 +14,7 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
-from deepvm.core.units import counted, format_bytes, format_seconds, format_short, in_cents
+from deepvm.core.units import as_budget, counted, format_bytes, format_seconds, format_short
 from deepvm.planner.ranking import MIN_WORTHWHILE_GAIN
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
@@ -133,7 +133,7 @@ class PlanView:
             labeled.append((ONE_GPU, answer.single_gpu))
         more, most = answer.next_change, _MAX_TIMES_THE_BUDGET * answer.request.budget
         if answer.request.weighs_doubt and more is not None and more.budget <= most:
-            labeled.append((f"{_FOR}{in_cents(more.budget)}/h", more.recommendation))
+            labeled.append((f"{_FOR}{as_budget(more.budget)}/h", more.recommendation))
         rows: dict[str, tuple[list[str], Recommendation]] = {}
         for label, r in labeled:
             labels, _ = rows.setdefault(f"{r.cluster.architecture} {r.cluster}", ([], r))

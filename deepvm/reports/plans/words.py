@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.lifetimes import ClusterRisk
+from deepvm.core.units import as_budget as as_budget
 from deepvm.core.units import format_money, format_seconds, format_usd
-from deepvm.core.units import in_cents as in_cents
 from deepvm.planner.request import Objective
 
 if TYPE_CHECKING:

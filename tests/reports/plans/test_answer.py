@@ -148,8 +148,8 @@ def test_losses_in_words() -> None:
 
 
 @given(st.decimals(min_value="0.000001", max_value="100000", places=6))
-def test_a_budget_in_cents_still_buys_it(usd: Decimal) -> None:
-    cents = Decimal(words.in_cents(usd))
+def test_a_budget_as_budget_still_buys_it(usd: Decimal) -> None:
+    cents = Decimal(words.as_budget(usd))
     assert usd <= cents < usd + Decimal("0.01")
 
 
@@ -166,7 +166,7 @@ def test_one_gpu_and_a_little_more_money_are_rows_where_there_is_room(
     change = found.next_change
     assert change is not None and change.budget <= 600
     view = PlanView(compare([found]), PRICES)
-    label = f"for ${words.in_cents(change.budget)}/h"
+    label = f"for ${words.as_budget(change.budget)}/h"
     assert view.more_rows == [(label, change.recommendation)]
     small = answered("3", "resnet50")
     (single, _) = PlanView(compare([small]), PRICES).more_rows
