@@ -13,7 +13,7 @@ from deepvm.core.units import counted
 from deepvm.jobs.agent.group_watch import ONE_PROCESS
 from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE, NEVER_READY
-from deepvm.jobs.decisions.world import JobLimits, JobState
+from deepvm.jobs.decisions.world import JobLimits, JobState, Reason
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.log_files import LogLine
 from deepvm.jobs.submission import more_money, more_time
@@ -28,6 +28,7 @@ _LAST = 8
 _MACHINES = 12
 _MAX_WAITING = 10_000  # Lines
 _FLUSH_S = 2.0
+_SAVES_S = 30.0  # between two lines of checkpoints that the save policy took
 
 
 def words() -> Any:
@@ -78,6 +79,7 @@ class LiveView:
         self._live: Live | None = None
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
         self._missing = 0
+        self._next_save_s = 0.0
         self._printer = threading.Thread(target=self._print, name="output", daemon=True)
 
     def __enter__(self) -> "LiveView":
@@ -109,6 +111,11 @@ class LiveView:
         line = event_line(event)
         if not line:
             return
+        if event.kind == "safe" and event.facts["reason"] == Reason.INSURANCE.value:
+            # One in a while shows that saves work; all would hide what the training prints
+            if event.at_s < self._next_save_s:
+                return
+            self._next_save_s = event.at_s + _SAVES_S
         text = f"{clock(event.at_s)} {without_controls(line)}"
         self._events.append(text)
         if self._live is None:

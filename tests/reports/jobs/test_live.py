@@ -132,6 +132,20 @@ def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     assert line.endswith("no checkpoint was saved: no \u2407room")
 
 
+def test_checkpoints_of_the_save_policy_do_not_hide_what_is_printed() -> None:
+    """One line in 30 s; those for a reason of their own have one each."""
+    out = io.StringIO()
+    with LiveView("resnet-7", world, out) as view:
+        for step in range(61):
+            facts = {"version": step, "reason": "insurance"}
+            view.on_event(EventRow(S + step, "safe", "running", facts))
+        for step in (61, 62):
+            facts = {"version": step, "reason": "emergency"}
+            view.on_event(EventRow(S + step, "safe", "running", facts))
+    steps = [int(line.split(" is safe")[0].split()[-1]) for line in out.getvalue().splitlines()]
+    assert steps == [0, 30, 60, 61, 62]
+
+
 def test_the_first_process_is_shown_or_all_are() -> None:
     members = world().members
     out = io.StringIO()
