@@ -74,7 +74,14 @@ def job_start(job: JobFile, file: Path) -> JobStart:
         if not (script.forms_group or job.independent_processes):
             asks = not (simulated or layout_given)
             risks.append(_group_risk(script, rented.most, each, asks=asks))
-    elif one_copy and not launcher:
+    elif launcher:
+        if not script.forms_group:
+            reason = (
+                f"{script.name} starts no process group that can be seen: each process that"
+                f" {launcher.name} starts would train a copy of its own"
+            )
+            risks.append(StartRisk(reason))
+    elif one_copy:
         reason = (
             f"{script.name} starts no process group that can be seen: one copy of it runs, on one"
             " GPU, and the others are idle; write it for DistributedDataParallel, or give"

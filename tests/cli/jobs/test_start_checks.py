@@ -218,6 +218,19 @@ def launched(home: Home) -> Home:
     return home
 
 
+@pytest.mark.parametrize("machine", ["g4dn.xlarge", "g4dn.12xlarge"])
+def test_a_launcher_of_a_script_without_a_group_is_warned_of(
+    home: Home, run: Run, machine: str
+) -> None:
+    (home.code / "alone.py").write_text("import deepvm.checkpoint\n")
+    train = "torchrun --nproc-per-node 2 alone.py"
+    job = home.job("copies", train, machines={"type": machine})
+    code, _, err = run("run", str(job), "--dry-run")
+    text = " ".join(err.split())
+    assert code == 0 and "alone.py starts no process group that can be seen" in text
+    assert "each process that torchrun starts would train a copy of its own" in text
+
+
 @pytest.mark.parametrize(
     ("train", "name"),
     [
@@ -243,6 +256,8 @@ def test_a_launcher_starts_once_on_a_machine_and_on_no_others(
     note = f"{name} starts the processes of a machine itself: it runs once on each; 'python "
     assert code == 0 and note in " ".join(err.split()), err
     assert "processes start" not in err and "one copy" not in err
+    copies = "would train a copy of its own"
+    assert (copies in " ".join(err.split())) is ("$" in train), "the script imports lightning"
     two = str(launched.job("two", train, 2))
     for words in ([], ["--dry-run"], ["--rehearse"], ["--cloud", "aws", "--yes"]):
         code, out, err = run("run", two, *words)
