@@ -84,8 +84,8 @@ def job_start(job: JobFile, file: Path) -> JobStart:
     elif one_copy:
         reason = (
             f"{script.name} starts no process group that can be seen: one copy of it runs, on one"
-            " GPU, and the others are idle; write it for DistributedDataParallel, or give"
-            " --processes-per-machine gpus"
+            " GPU, and the others are idle; write it for DistributedDataParallel, or plan for one"
+            " GPU: 'deepvm recommend --gpus-max 1'"
         )
         risks.append(StartRisk(reason))
     if one_copy and launcher:

@@ -16,6 +16,7 @@ from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import OVER, JobLine, JobStatus
 from deepvm.reports.jobs.live import closing_lines, event_line, live_lines
 from deepvm.reports.jobs.run_page import JobsPage, RunPage
+from deepvm.reports.pages import sentences
 from deepvm.reports.text import print_text
 
 S = worlds.START_S
@@ -153,3 +154,11 @@ def test_a_job_that_waits_for_its_first_machine_has_made_no_steps() -> None:
     waits = replace(plain().world, machines={}, generation=0, job=Job.PENDING, now_s=S + 5)
     document = final_document("plain", S, waits, [EventRow(S + 1, STATE, "pending", {})], {})
     assert (document["steps"], document["lost_steps"]) == (0, 0)
+
+
+def test_no_saving_is_claimed_where_work_may_have_been_done_twice() -> None:
+    """Machines on demand would not have spent that time: without steps it is unknown."""
+    document = {"state": "done", "steps": None, "cost_usd": 1.0, "on_demand_cost_usd": 3.0}
+    assert "was saved" in sentences("job_words.j2").saving(document, False)
+    again = {**document, "restarts": {"count": 1}}
+    assert sentences("job_words.j2").saving(again, False) == ""
