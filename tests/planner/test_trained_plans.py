@@ -105,7 +105,7 @@ def test_a_total_and_a_deadline_without_a_budget_per_hour(rng: random.Random) ->
         assert answer.infeasible is not None
         return
     assert answer.request.derives_budget and answer.next_change is None
-    budget = int(answer.request.budget_micro_usd)
+    budget = int(answer.request.budget * 1_000_000)
     step = 10_000 if budget >= 1_000_000 else 100  # cents, below $1 four decimals
     assert budget % step == 0
     assert 0 <= budget - expected[0].price < step
