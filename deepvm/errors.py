@@ -35,8 +35,9 @@ from collections.abc import Sequence
 
 # typeshed lacks it; pickle finds it by name.
 from copyreg import __newobj__  # type: ignore[attr-defined]
-from dataclasses import dataclass
 from pathlib import Path
+
+from deepvm.records import dataclass
 
 
 class DeepVMError(Exception):

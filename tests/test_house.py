@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "deepvm"
 
 LAYERS = {
+    "records": 0,
     "errors": 1,
     "core": 2,
     "io": 2,
@@ -237,6 +238,12 @@ def test_the_public_api_imports_nothing_by_itself() -> None:
     first = [PACKAGE / "__init__.py", PACKAGE / "cli" / "__init__.py", PACKAGE / "cli" / "main.py"]
     found = {n for p in first for n, at_top in imports(p) if at_top}
     assert found <= {"__future__.annotations", "atexit", "gc", "os", "sys"}
+
+
+def test_classes_are_made_by_the_faster_decorator() -> None:
+    name = "dataclasses.dataclass"
+    users = {p.name for p in modules() if any(imported == name for imported, _ in imports(p))}
+    assert users == {"records.py"}
 
 
 def test_imports_run_downward() -> None:

@@ -1,13 +1,13 @@
 """What changed between two catalogs: types, prices and figures."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from decimal import Decimal
 
 import numpy as np
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.records import dataclass, fields
 
 Plain = str | int | float | bool | None  # A printable figure; complex ones in words
 _NOT_FIGURES = frozenset(

@@ -28,7 +28,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -73,6 +72,7 @@ from deepvm.io.atomic_write import discard, hidden_path, sync
 from deepvm.io.failpoints import point
 from deepvm.io.safe_read import StrPath
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, replace
 
 METADATA = ".metadata"
 DATA_NAME = "__{}_{}.distcp"

@@ -5,7 +5,6 @@ a month as 730 hours. Traffic is counted as if nothing of an account's free allo
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from deepvm.core.lifetimes import PREPARATION_S
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
 from deepvm.errors import OptionMismatchError, RequestError
+from deepvm.records import dataclass
 
 HOURS_A_MONTH = 730  # By which clouds divide monthly prices
 

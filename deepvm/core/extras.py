@@ -4,12 +4,12 @@ Separate from the bill, which a request without them need not load.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
 from deepvm.core.spelling import refuse_unknown
 from deepvm.core.units import parse_bytes
+from deepvm.records import dataclass
 
 DISK = "disk"
 ADDRESSES = "addresses"

@@ -1,7 +1,6 @@
 """How long spot VMs live, by the cloud's bands and by a user's history, and what that costs."""
 
 import math
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from deepvm.core.arrays import FloatArray
 from deepvm.core.units import Z80, counted, format_seconds, refuse_outside
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 MONTH_S = 365.25 / 12 * 86400
 # Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one

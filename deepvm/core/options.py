@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
+from deepvm.records import MISSING, Field, dataclass, field, fields
 
 # Takes a value as users write it, and the option's name for the error
 Reader: TypeAlias = Callable[[Any, str], Any]
@@ -133,7 +133,7 @@ _PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16", "fp8")
 _workload_option = partial(option, None, group=TRAINING)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
     """What is trained; numbers may be text, ``model`` an object too."""
 
@@ -173,7 +173,7 @@ class WorkloadOptions:
         return bool(self.model) or self.params is not None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class AmountOptions(WorkloadOptions):
     """Adds how much is trained in all; ``epochs`` are of the data set, in the model's unit."""
 

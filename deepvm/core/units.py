@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
@@ -17,6 +16,7 @@ from typing import TypeGuard
 
 from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 MICRO_USD = 1_000_000  # in a dollar
 # Largest amount that is read: micro-dollars of it times 4096 VMs still fit into 64 bits

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
@@ -17,6 +16,7 @@ from deepvm.documents.formats import json
 from deepvm.documents.tree import FileError, FileSyntaxError, KeyPath, Tree, load_tree, read_file
 from deepvm.errors import CatalogFormatError, Issue
 from deepvm.io.safe_read import StrPath
+from deepvm.records import dataclass, field, replace
 
 MAX_ISSUES = 1000
 # Errors of pydantic about ``kind``, by which members of a union differ

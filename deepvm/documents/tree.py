@@ -4,13 +4,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from deepvm.errors import CatalogFormatError, Issue, JobFormatError
 from deepvm.io.safe_read import StrPath, read_text
+from deepvm.records import dataclass
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # Keys and list positions from the top of a document
 

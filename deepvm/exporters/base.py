@@ -10,7 +10,6 @@ import shutil
 import stat
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from deepvm.errors import DataError, RequestError
 from deepvm.exporters.options import ExportOptions
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import os_reason
+from deepvm.records import dataclass, field
 
 TEMPLATES = [Path(__file__).parent / "templates"]
 COMMENT_WIDTH = 110

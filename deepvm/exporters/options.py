@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +11,7 @@ from deepvm.core.options import option
 from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
 from deepvm.io.own_package import OwnPackage
+from deepvm.records import dataclass, fields
 
 _PERSIST = re.compile(r"(s3|gs|az)://[^/]+(/.*)?|file:///.+")
 # Characters without a meaning between the double quotes of a script

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +25,7 @@ from deepvm.io.agent_board import (
     ScheduledSave,
 )
 from deepvm.io.threads import start_thread
+from deepvm.records import KW_ONLY, dataclass
 
 _LOOK_S = 0.1
 _SELDOM = 10

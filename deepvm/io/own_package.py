@@ -10,13 +10,13 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from deepvm.io.user_dirs import data_folder
+from deepvm.records import dataclass, field
 
 _NAME = "deepvm"
 # Pure Python that the memory node's command needs; what is not installed here is not needed

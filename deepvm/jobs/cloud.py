@@ -1,13 +1,13 @@
 """What the controller needs of a cloud, whichever it is."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from deepvm.errors import CloudError, DeepVMError
 from deepvm.jobs.decisions.events import InstancesListed
 from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.records import dataclass, field
 
 
 class UnknownError(DeepVMError):

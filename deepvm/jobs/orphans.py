@@ -1,7 +1,6 @@
 """Machines that live and cost although no controller watches them."""
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.spelling import one_of
@@ -17,6 +16,7 @@ from deepvm.jobs.cloud import (
 from deepvm.jobs.head.mirror import HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.standing import ALIVE, controller_in
+from deepvm.records import dataclass
 
 
 @dataclass(frozen=True)

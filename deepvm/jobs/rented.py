@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepvm.catalog import clouds
@@ -16,6 +15,7 @@ from deepvm.documents.inputs.plan import load_plan
 from deepvm.errors import DataError, RequestError
 from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.static_hosts import StaticHosts, pool_of
+from deepvm.records import dataclass, replace
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepvm.catalog.store import load_catalog
@@ -17,6 +16,7 @@ from deepvm.jobs.history import timeline
 from deepvm.jobs.history.history import Events, History, JobRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.steady_clock import job_time_s
+from deepvm.records import dataclass, replace
 
 LOCK = "controller.lock"  # A controller holds it in its job's folder
 # States of a job's controller; elsewhere: no readable folder or remote state here

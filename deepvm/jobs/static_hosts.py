@@ -1,13 +1,13 @@
 """Machines the user owns: the hosts file, the command to reach them, names and prices."""
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deepvm.core.cluster.instances import Market
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.world import Pool
 from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.records import asdict, dataclass
 
 FILE = "hosts.json"  # In a job's folder: what was read when the job was submitted
 SSH = "ssh"

@@ -6,11 +6,11 @@ clock's time, but not before the last recorded time.
 
 import json
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deepvm.io.atomic_write import write_json
 from deepvm.profiling.hosts.machine import boot_id
+from deepvm.records import asdict, dataclass
 
 CLOCK = "clock.json"
 

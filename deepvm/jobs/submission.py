@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +55,7 @@ from deepvm.jobs.storage import job_code
 from deepvm.jobs.storage.output_store import SCHEMES
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
+from deepvm.records import dataclass, replace
 
 log = logging.getLogger("deepvm.jobs")
 

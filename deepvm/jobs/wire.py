@@ -10,11 +10,11 @@ import hmac
 import json
 import secrets
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DeepVMError
+from deepvm.records import dataclass, field
 
 HEADER = "X-DeepVM-Signature"
 LARGEST = 1_000_000  # Bytes of a message

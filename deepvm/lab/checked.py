@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from deepvm.lab.records import (
 )
 from deepvm.lab.results import SuiteResult, suites_of
 from deepvm.lab.running.manifest import NAME, Row, RunState, key_of, read_manifest, read_planned
+from deepvm.records import dataclass
 
 NOT_RUN = "not run yet; 'deepvm lab run' continues with what is missing"
 

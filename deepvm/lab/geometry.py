@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from deepvm.core.arrays import IntArray
 from deepvm.core.units import refuse_outside
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 
 @dataclass(frozen=True)

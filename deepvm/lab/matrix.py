@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -27,6 +26,7 @@ from deepvm.lab.faults.fault import (
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS
 from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.registry import FAULTS, SHORT, STRATEGIES, find_fault, find_strategy
+from deepvm.records import dataclass, field
 
 # Name of failure-free runs; the variant without checkpoints; failure-free variants with them
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict, JsonObject
@@ -39,6 +38,7 @@ from deepvm.lab.running.manifest import (
     write_planned,
 )
 from deepvm.lab.training.datasets import load
+from deepvm.records import dataclass
 
 _LEAST_FREE = 1 << 20  # Bytes: with less, a run that failed may have failed for that
 

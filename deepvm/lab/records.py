@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from deepvm.documents.declared import definitions
 from deepvm.documents.models import model_of
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.records import dataclass
 
 CONFIG = "config.json"
 SUPERVISOR = "supervisor.json"

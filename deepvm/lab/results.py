@@ -6,11 +6,11 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import Records
+from deepvm.records import dataclass
 
 BLOCKING = "blk"  # The variant that others are compared with
 PARTS = ("detect", "restart", "restore", "replay")  # Of a recovery

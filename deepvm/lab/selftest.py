@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict
@@ -23,6 +22,7 @@ from deepvm.lab.records import (
     write_lines,
 )
 from deepvm.lab.running.launcher import Launcher, Plan
+from deepvm.records import dataclass, field
 
 STEPS = 60
 EVERY = 20

@@ -1,11 +1,11 @@
 """How runs are judged, those of the lab and those of audited scripts: gates, and their answers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from deepvm.core.json_types import JsonObject
 from deepvm.lab.records import MissingFileError
+from deepvm.records import dataclass
 
 Evidence = TypeVar("Evidence")
 Problems: TypeAlias = Iterator[str]  # What is wrong, nothing where a gate is passed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +34,7 @@ from deepvm.planner.rejections import (
 )
 from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Block, Enumeration, scoring
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Training, TrainingSpeed

@@ -8,7 +8,6 @@ train, and the memory nodes that may go with them, are columns of arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.instances import InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import StepTimeSpeedup

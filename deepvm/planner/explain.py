@@ -1,6 +1,5 @@
 """Why a type is not in the best cluster."""
 
-from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -24,6 +23,7 @@ from deepvm.planner.recommend import rejection_of
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration, tie_floor
+from deepvm.records import dataclass, replace
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from deepvm.planner.ranking import most_valuable
 from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.enumeration import Choice
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload

@@ -20,7 +20,6 @@ cluster for that time.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -36,6 +35,7 @@ from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Z80, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import OptionMismatchError, RequestError
 from deepvm.planner.columns import UNLIMITED_USD, TrainingTable, law_of
+from deepvm.records import dataclass, replace
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S = 0.55e9

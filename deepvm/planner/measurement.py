@@ -15,7 +15,6 @@ for z ~ N(0, 1): an integral over one variable, done at equally likely values of
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 
@@ -32,6 +31,7 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.ranking import VALUE_TOLERANCE, doubt_of, weighed
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice
+from deepvm.records import dataclass, field
 
 # Plans that are compared: the best of each machine.
 MAX_PLANS = 24

@@ -5,7 +5,6 @@ This module is light: ``--help`` loads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from deepvm.core.options import (
     whole,
     words,
 )
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,7 +100,7 @@ _work = partial(option, None, part="work")
 _extra = partial(option, None, part="extras")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class PlanOptions:
     """The options of every command that plans; numbers may be text.
 
@@ -214,7 +214,7 @@ class PlanOptions:
     total_budget: Any = _work("Maximum expected cost of the job, $.", "USD", group=BUDGET)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class RankOptions(PlanOptions):
     """The options of ``recommend``, which ranks."""
 

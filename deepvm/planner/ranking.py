@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import TrainingTable, law_of
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import TIE, Choice, Enumeration, counted_share, tie_floor
+from deepvm.records import dataclass, fields, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,6 +33,7 @@ from deepvm.planner.ranking import (
 from deepvm.planner.rejections import too_little_memory
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.enumeration import Choice, Enumeration, SolveStatus, scoring
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.planner.measurement import NextMeasurement

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +27,7 @@ from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.lifetimes import PREPARATION_S, SHORT_LIFE_S, START_S, band_life_s, kept_share
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
+from deepvm.records import astuple, dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job

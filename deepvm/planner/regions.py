@@ -4,7 +4,6 @@ Each region has its own catalog, so no cluster, and no memory node of one, is ev
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -19,6 +18,7 @@ from deepvm.planner.ranking import MAX_GAIN_IN_DOUBT, Plans, band_of, distance, 
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import counted_share, tie_floor
+from deepvm.records import dataclass, replace
 
 _MAX_BUDGET_FACTOR = Decimal("1.1")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +28,7 @@ from deepvm.planner.options import PolicyName as PolicyName
 from deepvm.planner.options import Rank as Rank
 from deepvm.planner.options import SolverName as SolverName
 from deepvm.planner.options import SpeedupKind as SpeedupKind
+from deepvm.records import dataclass, fields, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Training

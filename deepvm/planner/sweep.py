@@ -1,7 +1,6 @@
 """The best cluster per budget and policy: one enumeration each, no solver (Figure 7)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.describe import describe
 from deepvm.planner.ranking import first
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload

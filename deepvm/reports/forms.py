@@ -1,7 +1,6 @@
 """Answers of the Python API in other forms: documents, data frames, tables of HTML."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from deepvm.planner.explain import WhyNot
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, compare
 from deepvm.planner.sweep import Sweep
+from deepvm.records import dataclass, replace
 from deepvm.reports.pages import render
 from deepvm.reports.performance import predictions
 from deepvm.reports.plans import recommendation_documents as plans

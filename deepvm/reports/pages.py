@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +13,7 @@ from deepvm import __version__
 from deepvm.core.spelling import joined
 from deepvm.core.units import counted, elapsed, format_bytes, format_money, format_seconds, utc_text
 from deepvm.errors import EXTRA_SOURCE
+from deepvm.records import dataclass
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
@@ -165,6 +163,9 @@ def _policy(style: str, script: str, nonce: str) -> str:
 def _source(text: str, nonce: str) -> str:
     if nonce:
         return f"'nonce-{nonce}'"
+    import base64  # only for files, and slow to import
+    import hashlib
+
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
 

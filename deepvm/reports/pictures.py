@@ -10,7 +10,6 @@ import io
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes

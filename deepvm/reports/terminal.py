@@ -7,9 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, TextIO
+
+from deepvm.records import dataclass, replace
 
 USUAL_WIDTH = 80
 # Colors, as a terminal reads them. They mark the first row of a ranking, what to be careful with,

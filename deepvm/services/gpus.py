@@ -1,7 +1,6 @@
 """GPUs that can be rented to train a model: a row for each GPU model and number of them in a VM."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +15,7 @@ from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import speed_of_one
 from deepvm.planner.request import with_tables
+from deepvm.records import dataclass, replace
 
 _HOUR_S = 3600
 

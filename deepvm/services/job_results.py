@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +20,7 @@ from deepvm.jobs.storage.backup_store import files_of, place_of
 from deepvm.jobs.storage.fetched_files import SAME, BroughtFile, FetchFolder
 from deepvm.jobs.storage.output_store import NamedOutput, OutputStore, named_outputs, open_objects
 from deepvm.jobs.submission import storage_of
+from deepvm.records import dataclass
 
 CHECKPOINT = "checkpoint.pt"
 _BACKUP = "backup"

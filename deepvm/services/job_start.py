@@ -1,7 +1,6 @@
 """What is known of a job before a cloud is asked: whether it can resume, how many copies start."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.units import counted
@@ -14,6 +13,7 @@ from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.storage import job_code
 from deepvm.jobs.submission import about, gpus_of, hosts_of, processes_of
 from deepvm.jobs.training_script import script_facts
+from deepvm.records import dataclass
 from deepvm.services.certificates import certified_day
 from deepvm.services.jobs import costs
 

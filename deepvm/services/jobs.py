@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.submission import checked, head_pool, hosts_of, jobs_folder
+from deepvm.records import dataclass, replace
 
 # The role of the machine that runs the controller of a detached job
 HEAD = "head"

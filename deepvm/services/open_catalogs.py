@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from deepvm.errors import (
     RequestError,
 )
 from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
+from deepvm.records import dataclass, field, fields, replace
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
 
 if TYPE_CHECKING:

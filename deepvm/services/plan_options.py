@@ -2,13 +2,13 @@
 # They are those of the planner, and the sources of catalogs. The module is light: ``--help`` loads
 # it. Base classes have no ``__init__``, which takes longer to generate than all else here.
 
-from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.price_sources import MAX_HISTORY_DAYS, SOURCES
 from deepvm.core.options import BUDGET, OUTPUT, PRICES, RENTED, TRAINING, AmountOptions, option
 from deepvm.errors import RequestError
 from deepvm.planner.options import PlanOptions, RankOptions
+from deepvm.records import MISSING, dataclass
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
@@ -25,7 +25,7 @@ def catalog_option(help: str) -> Any:
     return option(DEFAULT_CATALOG, help, "NAME|FILE", group=PRICES, complete="complete_catalog")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """How a command gets prices."""
 
@@ -45,7 +45,7 @@ class SourceOptions:
     profile: str = option("", "AWS profile; only for live prices.", "NAME")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class MeasuredOptions(SourceOptions):
     """Adds the user's measurements."""
 
@@ -57,7 +57,7 @@ class MeasuredOptions(SourceOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class CatalogOptions(MeasuredOptions):
     """Which catalogs to open."""
 
@@ -134,14 +134,17 @@ class CatalogOptions(MeasuredOptions):
         return MarketRequest(**{f.name: getattr(self, f.name) for f in fields(MarketRequest)})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class _BudgetOptions:
+    # Without a docstring the library writes the signature there, which takes 2 ms
+    """What the cluster may cost."""
+
     pw: str | None = option(
         MISSING, "The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget", group=BUDGET
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, _BudgetOptions):
     """The options of every command that plans."""
 
@@ -170,7 +173,7 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, _BudgetOptions):
         return bool(self.job_file) or any(amount is not None for amount in amounts)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 

@@ -1,13 +1,13 @@
 """The documents by name, as ``deepvm schema`` lists them, and their rows as tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.spelling import refuse_unknown
 from deepvm.documents.declared import columns, declared, json_schema, object_in
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass
 
 Table: TypeAlias = tuple[list[str], list[list[Any]]]  # Of CSV: the header, and the rows
 

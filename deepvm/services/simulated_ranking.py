@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepvm.core.cluster.cluster import BindingConstraint, JobEstimate, Recommendation, Spread
@@ -15,6 +14,7 @@ from deepvm.planner.describe import counted_once_usd
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, TracedLifetimes, ranking
 from deepvm.planner.search.enumeration import SolveStatus
+from deepvm.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -31,6 +30,7 @@ from deepvm.errors import (
     WorkerLostError,
 )
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, field, replace
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline

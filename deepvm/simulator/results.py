@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.json_types import JsonDict
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import counted, format_seconds
+from deepvm.records import dataclass, field
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document

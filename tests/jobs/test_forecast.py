@@ -220,7 +220,7 @@ def test_a_whole_job(home: Home) -> None:
     done = home.run("run", str(job))
     assert (
         "forecast for 200 steps, with a mean lifetime of" in done.stdout
-        and "9 of 10" in done.stdout
+        and "90 % of runs" in done.stdout
     ), done
     known = home.document("jobs", "show", "first")
     assert known["forecast"]["start_s"] == 15.0 and known["validation"] is None

@@ -218,7 +218,8 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert said in out
     assert (
-        "deepvm simulate, given the lives and latencies that it had:" in out and "total time" in out
+        "deepvm simulate, given the lifetimes and latencies that it had:" in out
+        and "total time" in out
     )
     print_text("job", document={**document, "state": "failed"}, events=())
     out = capsys.readouterr().out

@@ -85,4 +85,6 @@ def test_jobs_that_the_simulator_has_no_like_of(
 
 def test_what_is_printed(home: Home) -> None:
     done = home.run("run", str(home.job("short", "exec python own.py 60 0.02;")), "--validate")
-    assert done.returncode == 0 and "given the lives and latencies that it had" in done.stdout, done
+    assert (
+        done.returncode == 0 and "given the lifetimes and latencies that it had" in done.stdout
+    ), done

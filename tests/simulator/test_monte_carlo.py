@@ -13,7 +13,6 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +33,7 @@ from deepvm.errors import (
     SimulationError,
     WorkerLostError,
 )
+from deepvm.records import dataclass, replace
 from deepvm.simulator import monte_carlo as module
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, ObservedLifetimes, whole_lives
 from deepvm.simulator.engine.markets import Deadline

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -40,6 +39,7 @@ from deepvm.errors import (
     RequestError,
 )
 from deepvm.io.user_dirs import data_folder, read_data
+from deepvm.records import dataclass, field
 
 _MAX_RATIO = 4  # Speed over that of the fastest measured GPU beyond which the scaling is a guess
 

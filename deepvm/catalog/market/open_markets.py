@@ -1,7 +1,6 @@
 """Today's market of a region: live, from the cache, or the snapshot."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.progress import Say
 from deepvm.core.spelling import listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices

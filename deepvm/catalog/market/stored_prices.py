@@ -8,7 +8,6 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from deepvm.core.json_types import JsonDict
 from deepvm.core.progress import Say
 from deepvm.core.units import counted
 from deepvm.errors import DataError, MissingDataError
+from deepvm.records import dataclass, field
 
 REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
 UNREADABLE = "unreadable version"

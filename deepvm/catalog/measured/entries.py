@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from deepvm.core.cluster.provenance import Measurement
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.units import counted, format_time, parse_time
+from deepvm.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType

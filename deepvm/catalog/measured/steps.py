@@ -4,7 +4,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 
@@ -23,6 +22,7 @@ from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import counted
+from deepvm.records import dataclass, field, replace
 
 DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Precision.FP16}
 

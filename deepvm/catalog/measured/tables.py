@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import translate
 from pathlib import Path
@@ -30,6 +29,7 @@ from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 from deepvm.io.atomic_write import hidden_path, sync_folder, write_bytes
 from deepvm.io.safe_read import StrPath, os_reason
 from deepvm.io.user_dirs import MEASURED, is_missing, own_data_folder
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from deepvm.catalog.published.performance import PublishedPerformance

@@ -3,7 +3,6 @@
 import gzip
 import time
 import zlib
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError, RequestError
+from deepvm.records import dataclass
 
 _TIMEOUT_S = 10.0  # For a connection, and between two pieces of a file
 

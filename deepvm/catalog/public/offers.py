@@ -7,7 +7,6 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from statistics import median_high
@@ -22,6 +21,7 @@ from deepvm.core.json_types import JsonDict
 from deepvm.core.units import counted
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass, field
 
 _ARCH = {"x86_64": "x86_64", "i386": "x86_64", "x86": "x86_64", "arm64": "arm64", "arm": "arm64"}
 

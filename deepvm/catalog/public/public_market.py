@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from deepvm.catalog.signals.fetching import PriceSource, Quotes, SignalRequest, 
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
 from deepvm.core.progress import Say
 from deepvm.errors import CloudError, RequestError
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import DownloadedFile

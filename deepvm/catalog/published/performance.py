@@ -1,6 +1,5 @@
 """Training speeds of VM types from published data: the planner's source of speeds."""
 
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +26,7 @@ from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import GIB, parse_bytes
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,7 +3,6 @@
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from deepvm.core.training.roofline import Machine, MemoryFit, Steps, nominal_ste
 from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.core.units import Z80
 from deepvm.io.user_dirs import data_folder
+from deepvm.records import dataclass, replace
 
 # Between two runs of the same, by source. Else that of :data:`deepvm.core.training.evidence.NOISE`
 NOISE = {"gavel": 0.12, "pollux": 0.13}

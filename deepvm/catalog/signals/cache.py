@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from deepvm.catalog.signals.signal import FAILURES, KINDS, Signal, base, ttl_s
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import user_folder
+from deepvm.records import dataclass, replace
 
 SCHEMA_VERSION = "deepvm.signal/1"
 

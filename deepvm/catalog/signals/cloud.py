@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_time
 from deepvm.errors import CloudError, RequestError
 from deepvm.io.user_dirs import data_folder, read_data
+from deepvm.records import dataclass, field
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cache import Cache

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from deepvm.core.progress import Say
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, field
 
 AT_ONCE = 8  # Most signals that are fetched at the same time
 # Seconds without any answer after which the rest counts as failed. Providers take a few minutes at

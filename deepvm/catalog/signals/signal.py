@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepvm.core.units import MICRO, MOST_USD
+from deepvm.records import dataclass, field
 
 SPECS = "specs"
 OFFERINGS = "offerings"

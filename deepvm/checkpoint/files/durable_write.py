@@ -8,7 +8,6 @@ import signal
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from deepvm.checkpoint.format.layout import cut
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
 from deepvm.io.failpoints import point
+from deepvm.records import dataclass
 
 PIECE = 4 * 2**20  # Bytes per write; smaller files are not written directly
 _BLOCK = 4096

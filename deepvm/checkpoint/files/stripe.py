@@ -10,7 +10,6 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
@@ -23,6 +22,7 @@ from deepvm.checkpoint.format.manifest import Shard
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import hidden_path
+from deepvm.records import dataclass, replace
 
 MARK_BYTES = 16
 _SCHEMA = "deepvm.part/1"

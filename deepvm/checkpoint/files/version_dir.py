@@ -17,7 +17,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from deepvm.errors import CheckpointError, DamagedError
 from deepvm.io.atomic_write import discard, sync, write_bytes
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
+from deepvm.records import dataclass
 
 # Names of the lock files; they stay, empty
 WRITERS, NODE = ".deepvm-writers.lock", ".deepvm-node.lock"

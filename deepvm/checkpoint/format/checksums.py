@@ -7,11 +7,11 @@ import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
+from deepvm.records import dataclass
 
 try:
     from isal.isal_zlib import crc32 as crc32

@@ -4,7 +4,6 @@ import io
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +17,7 @@ from deepvm.checkpoint.format.sharded import (
     whole_strides,
 )
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, field
 
 StateDict: TypeAlias = dict[str, Any]  # What ``state_dict()`` returns
 State: TypeAlias = Mapping[str, Any]  # That, or what a file holds, only read

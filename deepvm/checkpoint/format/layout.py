@@ -4,12 +4,12 @@ import hashlib
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 LAYOUT_VERSION = "deepvm.layout/1"
 CHUNK_BYTES = 8 * 2**20  # Bytes per checksum in a manifest; also the most that one message carries

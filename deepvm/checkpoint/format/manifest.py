@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -12,6 +11,7 @@ from deepvm.checkpoint.format.checksums import UpTo, crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.records import asdict, dataclass
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"  # Suffix of the record's name, after that of its file

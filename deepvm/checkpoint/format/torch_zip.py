@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 import torch
@@ -23,6 +22,7 @@ from deepvm.checkpoint.format.flatten import FlatState, check_readable, flatten,
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Ranges, Segment
 from deepvm.checkpoint.format.sharded import Region, Run, local, whole_strides
 from deepvm.errors import CheckpointError
+from deepvm.records import dataclass, field
 
 ALIGNMENT = 128
 _DESCRIPTOR = b"PK\x07\x08"

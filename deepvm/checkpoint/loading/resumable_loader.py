@@ -7,7 +7,6 @@ import io
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -32,6 +31,7 @@ from deepvm.checkpoint.training.hooks import Hook
 from deepvm.checkpoint.training.ranks import world_size
 from deepvm.checkpoint.training.state import pack, unpack
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.records import dataclass, field
 
 # Stages of ``datasets`` whose state is exact, as tests of each show
 _STAGES = ["", "Arrow", "RebatchedArrow", "Step", "Mapped", "Filtered", "Skip", "Take", "Repeat"]

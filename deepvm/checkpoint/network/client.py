@@ -12,7 +12,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from deepvm.checkpoint.network.protocol import (
 )
 from deepvm.errors import CheckpointError, MemoryOnlyError, RequestError, VersionGoneError
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, field
 
 TOKEN_VARIABLE = "DEEPVM_TOKEN_FILE"
 WEAK_VARIABLE = "DEEPVM_ALLOW_WEAK_TOKEN"

@@ -7,12 +7,12 @@ import os
 import re
 import socket
 import ssl
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deepvm.checkpoint.network.mpi_streams import MpiTransport, carrier
 from deepvm.checkpoint.network.protocol import BrokenError, tune
 from deepvm.errors import CheckpointError, OptionMismatchError, RequestError
+from deepvm.records import dataclass, replace
 
 CA_VARIABLE = "DEEPVM_TLS_CA"
 _ADDRESS = re.compile(

@@ -18,7 +18,6 @@ import socket
 import ssl
 import struct
 import time
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError
 from deepvm.io.failpoints import point
+from deepvm.records import dataclass
 
 Body = JsonObject
 

@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -30,6 +29,7 @@ from deepvm.checkpoint.node.versions import Reservation, Version
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.failpoints import point
+from deepvm.records import dataclass
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0

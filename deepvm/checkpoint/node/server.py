@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,6 +26,7 @@ from deepvm.checkpoint.tiers.base import kept
 from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, field
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -8,7 +8,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from itertools import chain
 
 from deepvm.checkpoint.format.checksums import CrcPiece, seal_by_parts
@@ -25,6 +24,7 @@ from deepvm.checkpoint.node.versions import (
     State,
     Version,
 )
+from deepvm.records import KW_ONLY, InitVar, dataclass, replace
 
 _LEAST_SLOTS = 2  # the newest complete checkpoint stays while the next one arrives
 _PLENTY = 2  # complete checkpoints of a job that stay while there is memory

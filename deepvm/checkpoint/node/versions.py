@@ -3,13 +3,13 @@
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from deepvm.checkpoint.format.checksums import CrcBoundaries, CrcPiece
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import CommitRecord
+from deepvm.records import dataclass, field
 
 _REMEMBERED = 256  # outcomes of a session's checkpoints, also where the slot was reused since
 

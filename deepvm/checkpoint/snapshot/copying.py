@@ -6,7 +6,6 @@ The gate is an event too: the training's stream waits for it, the CPU does not.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import InitVar, dataclass
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -21,6 +20,7 @@ from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.failpoints import point
+from deepvm.records import InitVar, dataclass
 
 # CUDA makes a thread wait for the device once 56 spin-free events are queued (seen on an H100 and
 # an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. A

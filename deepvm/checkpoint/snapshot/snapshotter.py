@@ -8,7 +8,6 @@ numbers, schedulers and moving averages are read, and the slot goes to the tiers
 import hashlib
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -47,6 +46,7 @@ from deepvm.checkpoint.training.ranks import MEETINGS, Ranks, compare_replicas, 
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
 from deepvm.checkpoint.training.state import RECORDS, StorageRoles, TrainingState, pack, tensors_of
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.records import dataclass, field
 
 # With several ranks, one checkpoint in so many is compared with the neighbor's replica
 COMPARE_EVERY = 10

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.errors import CheckpointError
+from deepvm.records import dataclass, field, replace
 
 _T = TypeVar("_T")
 Read = Callable[[int, int], bytes]  # Returns a range, from start to end

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from deepvm.errors import (
     VersionGoneError,
 )
 from deepvm.io.threads import start_thread
+from deepvm.records import dataclass, replace
 
 MOST_NODES = 16
 _RETRY_S = 1.0  # between questions whether a node is there again

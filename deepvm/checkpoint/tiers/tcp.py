@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Generator, Iterator
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from deepvm.checkpoint.files.file_names import check_job
@@ -30,6 +29,7 @@ from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
 from deepvm.io.threads import start_thread
+from deepvm.records import KW_ONLY, dataclass
 
 _WORTH_TWO = 16 * 2**20
 _TRIES = 5

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from deepvm.core.json_types import JsonDict
 from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 from deepvm.io.threads import start_thread
+from deepvm.records import InitVar, dataclass
 
 _LOOK_S = 0.05
 _POLL_S = 0.1

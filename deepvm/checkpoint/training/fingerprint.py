@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from deepvm.checkpoint.format.flatten import State
 from deepvm.checkpoint.training.hooks import parameters_of
 from deepvm.errors import CheckpointError
+from deepvm.records import InitVar, dataclass
 
 # Key of the fingerprint, a text, in a checkpoint file; older releases ignore it
 FINGERPRINT = "fingerprint"

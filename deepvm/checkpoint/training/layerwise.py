@@ -27,7 +27,6 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ from torch.optim import Optimizer
 
 from deepvm.checkpoint.training.hooks import callers, never_compiled
 from deepvm.errors import RequestError
+from deepvm.records import InitVar, dataclass
 
 # Optimizers whose update of a parameter depends only on its own gradient and state
 _NAMES = "SGD, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Rprop, Adagrad, Adadelta, ASGD"

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.checkpoint.format.manifest import Level
 from deepvm.checkpoint.loggers import Delivery, EventLogger, log
 from deepvm.errors import CheckpointError
+from deepvm.records import dataclass, field
 
 KEPT = 16  # Handles that are kept; more only while more checkpoints are in flight
 _LOGGER_S = 10.0  # How long loggers may take for the last events, when the training has ended

@@ -1,10 +1,10 @@
 """``deepvm help TOPIC``: text files, each one screen of 80 x 24."""
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from deepvm.errors import PAGES
+from deepvm.records import dataclass
 
 _FOLDER = Path(__file__).with_name("topics")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,6 +17,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, DataError, RequestError
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from deepvm.jobs.history.history import History, JobRow

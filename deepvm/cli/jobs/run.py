@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from deepvm.core.json_types import JsonDict
 from deepvm.core.options import option
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import DataError, OptionMismatchError, RequestError
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from deepvm.jobs.cloud import HostsController

@@ -1,19 +1,18 @@
 """``deepvm performance`` and ``gpus``: predict steps, list models and GPUs, check predictions."""
 
-from dataclasses import MISSING, dataclass
-
 import typer
 
 from deepvm.cli.output import Output, print_as, print_named, say, text
 from deepvm.cli.parameters import group, takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import USUAL_MODEL, WorkloadOptions, again, option, workload_keywords
+from deepvm.records import MISSING, dataclass
 from deepvm.services.plan_options import PlanFlags, SourceOptions, catalog_option
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class _PredictFlags(WorkloadOptions):
     gpu: str = option(MISSING, "GPU model, such as H100.", "NAME", complete="complete_accelerator")
     gpus: str = option("1", "How many of them, in all.", "N")
@@ -81,7 +80,7 @@ def models_of(output: Output = "table") -> None:
     print_named(output, text("performance_models", models=found), "models", {"models": found})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class _GpuFlags(WorkloadOptions):
     catalog: str = catalog_option("A cloud's market, an embedded catalog, or a file.")
     cloud: str = option("", "A cloud's market: aws, gcp ...", "NAME", complete="complete_cloud")

@@ -1,7 +1,6 @@
 """``deepvm sweep`` and ``deepvm explain``, whose options ``recommend`` need not make."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,15 +10,16 @@ from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan.options import opener
 from deepvm.core.options import BUDGET, OUTPUT, option
 from deepvm.errors import RequestError
+from deepvm.records import MISSING, dataclass, replace
 from deepvm.services.plan_options import PlanFlags
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class ExplainFlags(PlanFlags):
     """The options of ``explain``."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class SweepFlags(PlanFlags):
     """The options of ``sweep``, which takes several budgets and several policies."""
 

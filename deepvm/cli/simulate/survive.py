@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import MISSING, dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from deepvm.errors import (
     OptionMismatchError,
     RequestError,
 )
+from deepvm.records import MISSING, dataclass, replace
 from deepvm.services.plan_options import CatalogOptions, SourceOptions, catalog_option
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deepvm.simulator.survival.evidence import PriceEvidence
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class _SurviveFlags:
     instance_type: str = option(MISSING, "The type of the VMs.", "TYPE", complete="complete_type")
     count: int = option(MISSING, "How many are needed at once.", "N", kind=int)

@@ -1,12 +1,12 @@
 """What the planner answers with: clusters, recommendations and rejections."""
 
 import math
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
 from deepvm.core.units import MICRO_USD, Interval, format_usd
+from deepvm.records import dataclass
 
 if TYPE_CHECKING:
     from deepvm.core.bill import Bill

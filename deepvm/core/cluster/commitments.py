@@ -8,7 +8,6 @@ counted.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from fnmatch import fnmatchcase
@@ -17,6 +16,7 @@ from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation, re
 from deepvm.core.cluster.prices import PricedType, PriceSanityCheck
 from deepvm.core.units import MICRO
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, replace
 
 _SHARE = re.compile(r"(?:(?P<glob>[^=]+)=)?\s*(?P<number>\d{1,2}(?:\.\d{1,4})?)\s*%\s*", re.ASCII)
 

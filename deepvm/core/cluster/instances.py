@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
@@ -21,6 +20,7 @@ from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.lifetimes import KnownLifetime
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
+from deepvm.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from deepvm.core.bill import Rates

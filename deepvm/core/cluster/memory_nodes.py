@@ -6,13 +6,13 @@ III-C2, Table V).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 KERNEL_BYTES = 300_000_000
 # Memory that firmware and kernel keep. MemTotal of EC2's types, as the Karpenter project measured

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, replace
 
 # Roles of VMs: training, training and keeping the checkpoints, holding checkpoints in memory
 TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"

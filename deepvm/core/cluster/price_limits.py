@@ -5,13 +5,13 @@ made. Their limits never add up to more than the whole, and the plan at its own 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 # Share by which a cluster may become more expensive than its plan, unless the user sets a limit
 HEADROOM = Decimal("0.2")

@@ -11,13 +11,13 @@ spot): an offer that is merely good stays.
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from itertools import accumulate, pairwise
 
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 
 class PriceBasis(str, Enum):

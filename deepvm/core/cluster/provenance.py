@@ -1,7 +1,8 @@
 """Where the figures of a catalog come from."""
 
-from dataclasses import dataclass
 from datetime import date, datetime
+
+from deepvm.records import dataclass
 
 # Here, not where speeds are predicted: reports need them also where no speed is
 UNPUBLISHED = "no published run of "

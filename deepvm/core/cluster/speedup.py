@@ -7,13 +7,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, field
 
 # The kind of the curves of models, :class:`deepvm.core.training.speed.StepTimeSpeedup`
 STEP_TIME = "step-time"

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -35,6 +34,7 @@ import numpy.typing as npt
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
@@ -34,6 +33,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.lifetimes import BAND_SHARES
 from deepvm.core.units import Interval, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, replace
 
 MOST_VMS = 10_000
 _POINTS = 40  # Quantiles of each distribution that is averaged over

@@ -1,7 +1,6 @@
 """A training job and its machines, for the simulator and closed forms (Spotify thesis, 6.2.2)."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 
 @dataclass(frozen=True)

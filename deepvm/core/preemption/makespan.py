@@ -61,14 +61,13 @@ within 8 % (tests/core/preemption/test_makespan.py). That needs exponential life
 all VMs, and the limits below; ``hazard`` only on one VM.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.preemption import exponential_life as lives
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
+from deepvm.records import dataclass, replace
 
 MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grace period together
 MOST_OF_A_CLUSTERS_LIFE = 0.43  # the same with several machines, of which some go together

@@ -9,12 +9,12 @@ counts: on real traces short moving windows estimate worse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth

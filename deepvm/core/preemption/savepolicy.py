@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,6 +28,7 @@ from deepvm.core.preemption.save_intervals import (
 from deepvm.core.spelling import did_you_mean, refuse_unknown
 from deepvm.core.units import parse_seconds, refuse_no_time
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth

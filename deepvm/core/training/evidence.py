@@ -14,11 +14,11 @@ Keerthi 2001, eq. 9-11).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
+from deepvm.records import dataclass
 
 # Parts of a step that an effect is on. The last two: how gradients take longer with the GPUs of a
 # VM, and with VMs.

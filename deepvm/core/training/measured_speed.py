@@ -1,7 +1,6 @@
 """Speed of VMs with measured steps: the law fitted to them, completed by data sheets."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from deepvm.core.training.roofline import OVERLAP, REACH, joined
 from deepvm.core.training.speed import Parts, Source, SpeedUncertainty, TrainingSpeed, timing_of
 from deepvm.core.training.steptime import MeasuredRange, StepTimeFit
 from deepvm.core.units import counted
+from deepvm.records import dataclass, replace
 
 # Standard deviation of log T between VM sizes with the same GPU: other processors, power, cooling.
 # An assumption: half of the difference between two sites on one GPU (``another site`` in

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from deepvm.core.training.roofline import (
 )
 from deepvm.core.training.speed import Parts, Source, TrainingSpeed, timing_of
 from deepvm.core.training.workload import Precision, Workload
+from deepvm.records import dataclass, replace
 
 # Rough standard deviations of log T: exact ones take long to compute and decide little here
 _PUBLISHED_SD, _DERIVED_SD = 0.22, 0.28

@@ -11,7 +11,6 @@ exchanged over the *effective* bandwidth. Nominal shares are corrected by publis
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from deepvm.core.training.workload import (
     Workload,
 )
 from deepvm.core.units import GIB, format_bytes
+from deepvm.records import dataclass, field
 
 # Share of peak that large matrix products reach: mostly 0.65 to 0.97 (L4, 72 W: 0.43 to 0.47)
 USUAL_MATMUL = 0.75

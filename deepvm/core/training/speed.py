@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -29,6 +28,7 @@ from deepvm.core.training.roofline import (
 )
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import Interval
+from deepvm.records import dataclass, field
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType

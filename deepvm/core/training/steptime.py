@@ -18,7 +18,6 @@ takes the error of the speed-up of eight from 8 % to 3 %.
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, replace
 from operator import itemgetter
 
 import numpy as np
@@ -28,6 +27,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.roofline import joined
 from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
+from deepvm.records import asdict, astuple, dataclass, replace
 
 FEWEST = 4  # Rows that a fit needs, of at least two sizes or batches
 ENOUGH = f"at least {FEWEST} measured steps, of at least two clusters or batches"

@@ -1,13 +1,13 @@
 """What is trained: a model, how it is spread over GPUs, the batch, and the amount of work."""
 
 import math
-from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
 from deepvm.errors import OptionMismatchError, RequestError
+from deepvm.records import dataclass, replace
 
 FAMILIES = ("transformer", "convolution", "diffusion")  # Kinds of models that use GPUs alike
 

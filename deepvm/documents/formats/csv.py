@@ -4,10 +4,10 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from deepvm.documents.tree import FileSyntaxError
 from deepvm.errors import Issue
+from deepvm.records import dataclass, field
 
 _SEPARATOR = re.compile(r"[^,\s]+[;\t|]\s*\S")
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,6 +22,7 @@ from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, PartStatus, StoredBackup
 from deepvm.jobs.storage.bucket_backups import BucketBackups
+from deepvm.records import dataclass, field
 
 # Timeouts for a running backup after training ended, and for the other ranks' backups
 LAST_S = 1800.0

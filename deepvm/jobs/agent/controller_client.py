@@ -5,7 +5,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from deepvm.io.failpoints import point
 from deepvm.io.threads import start_thread
 from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
+from deepvm.records import dataclass, field, fields
 
 RETRY_S = 0.2
 _MOST_RETRY_S = 5.0

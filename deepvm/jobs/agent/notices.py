@@ -14,7 +14,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 from deepvm.jobs.loggers import agent_log as log
+from deepvm.records import dataclass
 
 # Environment variable of AWS's own tools: where the metadata service of EC2 is
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"

@@ -1,11 +1,11 @@
 """Saves by the save policy, with or without a controller: when to request one, what they cost."""
 
 import time
-from dataclasses import dataclass, replace
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
 from deepvm.io.agent_board import Board, Flag, RankFlag, SaveReason
+from deepvm.records import dataclass, replace
 
 # So many steps after it is due a checkpoint starts, at the latest, if the trainers save at all
 _START_STEPS = 3

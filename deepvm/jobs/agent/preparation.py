@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +23,7 @@ from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.storage.job_code import unpack
 from deepvm.jobs.wire import WireError
+from deepvm.records import dataclass
 
 ORPHAN_SAVE_S = 300.0  # For so long trainers may save before a machine ends without a controller
 _LAST_LINES = 40

@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepvm.core.json_types import JsonObject
@@ -29,6 +28,7 @@ from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import PASSED_ON, ProcessGroup, caught
 from deepvm.jobs.loggers import agent_log as log
 from deepvm.jobs.storage.backup_store import KEEP
+from deepvm.records import dataclass, replace
 
 GRACE_S = 25.0  # Slurm and Kubernetes kill 30 s after SIGTERM, by default
 _LOOK_S = 0.01

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -24,6 +23,7 @@ from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.tracebacks import own_frames_first
 from deepvm.jobs.agent.warm import READY, can_warm
 from deepvm.jobs.loggers import agent_log as log
+from deepvm.records import dataclass, field
 
 TORCHRUN = "torchrun"
 GPUS = "CUDA_VISIBLE_DEVICES"

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.machine import address_toward
 from deepvm.profiling.hosts.watchdog import MARK
+from deepvm.records import asdict, dataclass, replace
 
 # Environment variable: the address of this computer that hosts reach
 CONTROLLER_HOST = "DEEPVM_CONTROLLER_HOST"

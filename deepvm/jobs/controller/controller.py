@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from deepvm.jobs.history.timeline import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.loggers import jobs_log as log
 from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
+from deepvm.records import asdict, dataclass, field, replace
 
 _TICK_S = 0.2
 _ACK_S = 8.0

@@ -3,12 +3,12 @@
 import enum
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from deepvm.jobs.decisions.injection import Injection, planned_preemption
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import LOST, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow
+from deepvm.records import dataclass
 
 # Kinds of events: what was ordered during the job, and a machine about to be preempted
 INJECTED, STRUCK = "injected", "struck"

@@ -1,11 +1,11 @@
 """What happens to a job, and what is done about it: the controller's inputs and acts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.world import Reason
+from deepvm.records import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import math
 import random
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import fmean
 
 from deepvm.core.json_types import JsonObject
+from deepvm.records import dataclass, fields
 
 SHARES = ("missed", "late", "silent", "rebalance")
 FATES = ("missed", "late", "silent")  # Shares of which a machine has one at most

@@ -11,7 +11,6 @@ killed knows as much as the one before. Rules:
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from deepvm.core.units import format_seconds
@@ -32,6 +31,7 @@ from deepvm.jobs.decisions.hangs import (
 from deepvm.jobs.decisions.markets import rested_after_losses
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, replace
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Pool, Reason, Role, Save
+from deepvm.records import dataclass
 
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 _KILLED = 137

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after, replace
+from deepvm.records import dataclass, field
 
 # Why a machine ended; unready: before it could train, without a preemption by the cloud
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict, JsonObject
@@ -15,6 +14,7 @@ from deepvm.errors import CloudError, DataError, DeepVMError
 from deepvm.io.atomic_write import write_json
 from deepvm.jobs.cloud import Objects, UnknownError
 from deepvm.jobs.history.log_files import FOLDER as LOG_FOLDER
+from deepvm.records import asdict, dataclass
 
 MIRROR = "history.json.gz"
 FOLDER = "folder/"

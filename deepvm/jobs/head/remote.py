@@ -5,7 +5,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from deepvm.core.json_types import JsonDict
 from deepvm.core.progress import Say
@@ -27,6 +26,7 @@ from deepvm.jobs.head import mirror
 from deepvm.jobs.head.mirror import MIRROR, HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.wire import USER, Sender, WireError, secret_of
+from deepvm.records import dataclass, replace
 
 LOCK = "head.lock"  # In a job's folder: one process at a time reads the mirror, or rents a head
 _BUSY_S = 60.0

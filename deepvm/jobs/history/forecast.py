@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
@@ -17,6 +16,7 @@ from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Reason, Role
 from deepvm.jobs.history.history import Events
 from deepvm.jobs.history.timeline import DOWNTIME, Downtimes
+from deepvm.records import asdict, dataclass, field
 
 _RUNS = 200
 FIGURES = ("total_s", "cost_usd", "preemptions")

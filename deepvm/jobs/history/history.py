@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +18,7 @@ from deepvm.errors import DataError
 from deepvm.io.user_dirs import own_data_folder, user_folder
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
+from deepvm.records import asdict, dataclass
 
 # Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file
 PLACE = "DEEPVM_HISTORY"

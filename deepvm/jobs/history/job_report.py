@@ -8,7 +8,6 @@ follows the machines that lived meanwhile; after the last step it is release.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from statistics import fmean
 from types import MappingProxyType
@@ -29,6 +28,7 @@ from deepvm.jobs.decisions.world import (
 )
 from deepvm.jobs.history.history import MACHINE, EventRow, Events
 from deepvm.jobs.history.timeline import DOWNTIME, TRAINS, Downtimes, Phase, cut
+from deepvm.records import asdict, dataclass
 
 SCHEMA = "deepvm.run/1"
 STOPPED = 3

@@ -3,11 +3,11 @@
 import heapq
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.core.units import utc_text
 from deepvm.errors import DataError
+from deepvm.records import dataclass
 
 FOLDER = "logs"
 _STAMP = len("2026-11-26T12:00:00.000Z")

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
@@ -15,6 +14,7 @@ from deepvm.core.units import Z80
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool, Role
+from deepvm.records import dataclass
 
 TOGETHER_S = 600.0
 # A pool's next machine within this time of a refusal or preemption starts a spell

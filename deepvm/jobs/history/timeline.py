@@ -1,13 +1,13 @@
 """What the machines of a job did when, what was paid by when, and where steps were lost."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, REFUSED, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow, Sample
+from deepvm.records import dataclass, field, replace
 
 # The kind of event for controller downtime, and the cause it is counted under
 DOWNTIME = "downtime"

@@ -16,7 +16,6 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,6 +25,7 @@ from deepvm.checkpoint.files.version_dir import EpochFile
 from deepvm.errors import CheckpointError, DamagedError
 from deepvm.io.atomic_write import sync, write_bytes, write_json
 from deepvm.io.failpoints import point
+from deepvm.records import asdict, dataclass
 
 KEEP = 2  # Backups that stay, of a job that says nothing else
 PIECE = 4 << 20

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -17,6 +16,7 @@ from deepvm.core.json_types import JsonObject
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DataError
 from deepvm.io.atomic_write import hidden_path, sync
+from deepvm.records import dataclass, field
 
 _THREADS = 8
 _SAY_S = 10.0

@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deepvm.core.units import format_bytes
@@ -20,6 +19,7 @@ from deepvm.io.file_lock import FileLock
 from deepvm.io.safe_read import os_reason
 from deepvm.jobs.storage.backup_store import copy, pieces_of
 from deepvm.jobs.storage.output_store import unfit
+from deepvm.records import asdict, dataclass
 
 HIDDEN = ".deepvm-fetch"
 NEW, REPLACED, SAME = "new", "replaced", "same"

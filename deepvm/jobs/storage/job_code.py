@@ -7,7 +7,6 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from deepvm.core.units import format_bytes
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import hidden_path
+from deepvm.records import dataclass
 
 MOST_BYTES = 500_000_000  # Of code; more is data
 MOST_FILES = 200_000

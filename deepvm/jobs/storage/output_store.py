@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from deepvm.checkpoint.tiers.s3 import Bucket
 from deepvm.errors import CheckpointError, DamagedError
 from deepvm.io.atomic_write import hidden_path, sync, sync_folder, write_bytes
 from deepvm.io.safe_read import os_reason
+from deepvm.records import asdict, dataclass, field, replace
 
 SCHEMES = ("file", "s3")
 MAX_FILES = 20_000

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from deepvm.io.processes import follow_parent, last_lines
 from deepvm.lab.certify import probe
 from deepvm.lab.certify.probe import digest
 from deepvm.lab.records import read_lines
+from deepvm.records import asdict, dataclass, field
 
 # Where a script is to write: in its arguments, or in its environment
 OUT, DIR = "{out}", "DEEPVM_AUDIT_DIR"

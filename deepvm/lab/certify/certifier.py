@@ -10,7 +10,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -33,6 +32,7 @@ from deepvm.lab.certify.attempt import (
 from deepvm.lab.certify.history import History, PlacedAttempt
 from deepvm.lab.certify.script_gates import Evidence, Run, cures, judge
 from deepvm.lab.verdict import Gate
+from deepvm.records import dataclass, replace
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
 _MAX_RUNS = 3  # With kills: later ones repeat those that did not hit the training, earlier

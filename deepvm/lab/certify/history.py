@@ -1,10 +1,10 @@
 """Where an attempt resumed and diverged from the undisturbed run, by digests of parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.lab.certify.attempt import Attempt, AttemptLog
+from deepvm.records import dataclass, replace
 
 _LOG_SAMPLES = "; log samples (deepvm.lab.SampleLog) to know which"
 _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"}

@@ -3,7 +3,6 @@
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.spelling import listed
@@ -12,6 +11,7 @@ from deepvm.lab import verdict
 from deepvm.lab.certify.attempt import Attempt, AttemptLog
 from deepvm.lab.certify.history import History, cause, final_values, seeded, values
 from deepvm.lab.verdict import Gate, NotJudgedError, Problems
+from deepvm.records import dataclass
 
 _SEED = "seed what is random"
 

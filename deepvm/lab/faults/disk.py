@@ -10,11 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepvm.lab.faults.fault import DiskFault
+from deepvm.records import dataclass
 
 _SMALL = 512  # Writes below, and files, are notes, not checkpoints
 _WRITING = ("wb", "bw", "xb", "bx", "ab", "ba")

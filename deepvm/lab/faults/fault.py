@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from deepvm.core.json_types import JsonDict
 from deepvm.documents.models import model_of
+from deepvm.records import dataclass, fields
 
 # Events of a hit worker; between ``armed`` and the second one it waits to be hit
 STRUCK = ("strike", "killed-in-write")

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from deepvm.lab.running.launcher import (
     from_outside,
     write_supervisor,
 )
+from deepvm.records import dataclass, field
 
 _GONE = ("suspect", "lost", "ended")
 

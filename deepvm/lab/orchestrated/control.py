@@ -14,7 +14,6 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from deepvm.jobs.jobfile import read_job_file
 from deepvm.jobs.submission import cloud_of, resumed, submit
 from deepvm.lab.audit.orchestrated import STATE
 from deepvm.lab.running.launcher import Plan
+from deepvm.records import dataclass
 
 NAME = "lab"
 _TYPE = "g4dn.xlarge"

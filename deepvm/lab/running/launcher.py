@@ -6,7 +6,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.lab.faults.fault import FaultInjection, RankProcesses
 from deepvm.lab.records import CONFIG, SUPERVISOR, read_document, write_document
 from deepvm.lab.registry import find_fault, find_strategy
+from deepvm.records import asdict, dataclass
 
 
 class LineTail:

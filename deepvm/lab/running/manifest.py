@@ -10,7 +10,6 @@ import os
 import platform
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.host_info import cores, machine_memory, processor
 from deepvm.lab.records import read_document, write_document
+from deepvm.records import asdict, dataclass, fields
 
 NAME = "manifest.csv"
 PLANNED = "planned.json"

@@ -4,7 +4,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict
@@ -26,6 +25,7 @@ from deepvm.lab.running.launcher import (
     write_supervisor,
 )
 from deepvm.profiling.checkpoint.node_process import MemoryNode
+from deepvm.records import dataclass, field
 
 _LOG = "workers.log"
 _POLL_S = 0.005

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.checkpoint.files.version_dir import EpochFile
 from deepvm.io.atomic_write import write_bytes
+from deepvm.records import dataclass
 
 _PIECE = 2**20
 MOST_TRIES = 3  # Of a write that fails: disks recover, or do not

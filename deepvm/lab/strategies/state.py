@@ -2,7 +2,6 @@
 
 import pickle
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from deepvm.core.json_types import JsonDict
 from deepvm.lab.geometry import ResumableSampler
+from deepvm.records import dataclass
 
 
 def random_states() -> JsonDict:

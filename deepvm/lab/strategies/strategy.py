@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from deepvm.records import dataclass, field
 
 if TYPE_CHECKING:
     from deepvm.lab.strategies.state import State  # loads torch: matrix files are read without it

@@ -4,7 +4,6 @@ import gzip
 import importlib.util
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from deepvm.errors import DataError, MissingExtraError, RequestError
 from deepvm.profiling.workload.images import read_idx, read_records
+from deepvm.records import dataclass
 
 # Where Debian's package ``dataset-fashion-mnist`` puts it
 FASHION = Path("/usr/share/datasets/fashion-mnist")

@@ -11,7 +11,6 @@ enumeration find the highest feasible score, and the cheaper plan among equals.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +25,7 @@ from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.lifetimes import MAX_OVER_BAD_TIME
 from deepvm.planner.columns import Architecture, MemoryNodeTable, TrainingTable, law_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import TrainingSpeed

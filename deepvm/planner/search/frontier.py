@@ -1,7 +1,6 @@
 """Price against speed: the best plan of each budget, and the outcome for each GPU type."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -15,6 +14,7 @@ from deepvm.planner.describe import describe, improvement
 from deepvm.planner.ranking import first, firsts
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.records import dataclass
 
 # Largest budget examined, relative to the request's or to the cheapest plan's if higher.
 BUDGET_FACTOR = 2

@@ -26,7 +26,6 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +45,7 @@ from deepvm.planner.search.enumeration import (
     tie_floor,
     useful_tier,
 )
+from deepvm.records import dataclass, replace
 
 SOLVER = "highs"
 _Terms = tuple[tuple[int, float], ...]

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from deepvm.profiling.checkpoint.node_process import MemoryNode, machine_of
 from deepvm.profiling.workload import train_step
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
+from deepvm.records import dataclass
 
 CLASSES = 1000
 LIMIT_S = 300.0  # a save that takes longer has failed

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from deepvm.profiling.checkpoint.node_peers import filled
 from deepvm.profiling.checkpoint.node_process import MemoryNode, machine_of
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
+from deepvm.records import dataclass
 
 MOST_PROCESSES = 64
 WARM_UPS = 2  # Rounds that do not count: a node takes memory for its first versions

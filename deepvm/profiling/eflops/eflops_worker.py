@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import emit, hold, leave
 from deepvm.profiling.workload.spec import Workload
+from deepvm.records import asdict, dataclass
 
 if TYPE_CHECKING:
     from torch import nn

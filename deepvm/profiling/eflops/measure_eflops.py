@@ -3,7 +3,6 @@
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +18,7 @@ from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
+from deepvm.records import dataclass
 
 MODULE = "deepvm.profiling.eflops.measure_eflops"
 # Training over forward pass: gradients of inputs and of weights take as many operations each

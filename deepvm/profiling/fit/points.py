@@ -4,7 +4,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -22,6 +21,7 @@ from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree
 from deepvm.errors import CatalogFormatError, Issue, RequestError
 from deepvm.io.safe_read import StrPath
 from deepvm.profiling.fit.scaling_document import read_scaling
+from deepvm.records import dataclass
 
 MAX_NODES = 4096
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)

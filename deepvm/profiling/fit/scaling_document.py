@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from deepvm.documents.build import document_of
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
+from deepvm.records import asdict, dataclass, field
 
 _VERSION = DOCUMENT_VERSIONS["scaling"]
 _WANTED = "a JSON file of `deepvm profile scaling`; a new name in --out starts a new one"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from deepvm.profiling.fit.speedup_models import (
     residuals,
     search_fast,
 )
+from deepvm.records import dataclass
 
 ENOUGH_SIZES = 5
 REACH = 1.5  # a curve is trusted up to so many times the largest measured n

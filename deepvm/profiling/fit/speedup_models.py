@@ -7,7 +7,6 @@ off by some per cent of itself.
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.special import expit
 
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.speedup import RingSpeedup
+from deepvm.records import dataclass
 
 # Relative. No clock measures a step better: below it, laws are compared by their parameters alone
 SMALLEST_RESIDUAL = 1e-6

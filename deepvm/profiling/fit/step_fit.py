@@ -1,7 +1,6 @@
 """The step-time law fitted to measured steps, what it predicts, and what to doubt of it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +13,7 @@ from deepvm.core.units import Interval, counted
 from deepvm.documents.build import document_of
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.points import StepQuestion
+from deepvm.records import dataclass
 
 MOST_KEPT = 2_000  # Steps that are saved with a law
 OFF = 0.1  # a median error that is larger gets a warning

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +20,7 @@ from deepvm.errors import MeasurementError, RequestError
 from deepvm.io.threads import start_thread
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
+from deepvm.records import dataclass, field
 
 # A JSON object with an ``event``, as :func:`deepvm.profiling.hosts.watchdog.emit` writes it
 Message = JsonDict

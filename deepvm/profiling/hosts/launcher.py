@@ -8,12 +8,12 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import CatalogFormatError, Issue, RequestError
 from deepvm.io.safe_read import read_text
+from deepvm.records import dataclass
 
 # Templates by the names that ``--launcher`` knows
 PRESETS = {

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from pathlib import Path
 from statistics import median
@@ -29,6 +28,7 @@ from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import COMMAND, HOST, Host, Launcher, shell_words
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
+from deepvm.records import dataclass, field, replace
 
 Times: TypeAlias = Mapping[int, Sequence[float]]  # Seconds of each repeat, by n
 

@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import Machine, one_machine
 from deepvm.profiling.workload.spec import Workload
+from deepvm.records import asdict, dataclass, field, replace
 
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0

@@ -1,7 +1,8 @@
 """What is trained to measure a machine; light to import, without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from deepvm.records import dataclass
 
 # The paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
 BATCH = 128

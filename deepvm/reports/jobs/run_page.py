@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, Machi
 from deepvm.jobs.history import timeline
 from deepvm.jobs.history.history import Sample
 from deepvm.jobs.standing import JobLine, JobStatus
+from deepvm.records import dataclass
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.live import words
 from deepvm.reports.pages import Scale, Times, render, render_blocks

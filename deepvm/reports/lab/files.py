@@ -9,7 +9,6 @@ import inspect
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from operator import sub
@@ -27,6 +26,7 @@ from deepvm.lab.checked import CheckedRuns, publishable
 from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import BLOCKING, Cost, Estimate, SuiteResult, Variant, suites_of
+from deepvm.records import dataclass
 from deepvm.reports.documents import to_csv
 from deepvm.reports.pages import Scale, render, render_markdown, sentences
 from deepvm.reports.pictures import STYLES, Figure, drawing, legend, save_picture, short

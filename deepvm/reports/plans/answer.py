@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import counted, format_seconds
+from deepvm.records import dataclass, replace
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import (
     A_GRANT_TAKES_DAYS,
@@ -197,18 +197,19 @@ def _speeds(view: PlanView) -> str:
 
 def _script(view: PlanView) -> str:
     """What a training script must do on the first plan."""
-    first = view.rows[0][1]
+    label, first = view.rows[0]
     assert view.workload is not None
     gpus, vms = first.cluster.gpus, first.cluster.gpu_count
     duties = []
     if gpus > 1:
         where = f" on {vms} VMs" if vms > 1 else ""
-        duties.append(f"use {gpus} GPUs{where} ({_PARALLEL[view.workload.method.value]})")
+        how = f"{where} ({_PARALLEL[view.workload.method.value]})"
+        duties.append(f'use {gpus} GPUs{how} for "{short_label(label)}"')
     if first.cluster.spot_count:
         notice = "can be reclaimed at any time"
         if view.cloud is not None:
             notice = f"get {format_seconds(view.cloud.rules.grace_s)} notice"
-        reason = f"spot VMs {notice} ('deepvm help checkpoints')"
+        reason = f"spot VMs {notice} (deepvm help checkpoints)"
         duties.append(f"save checkpoints: {reason}")
     if not duties:
         return "needs no change: one GPU, and no spot VM"

@@ -1,6 +1,5 @@
 """An answer as one page for a browser (``recommend -o html``), by templates/plan_page.html.j2."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from deepvm.catalog.signals.signal import age
 from deepvm.core.units import format_short, format_time
 from deepvm.planner.search.frontier import Frontier, Machines
+from deepvm.records import dataclass
 from deepvm.reports.pages import Scale, render, round_up
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView

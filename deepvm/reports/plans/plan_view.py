@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
+from deepvm.records import dataclass
 from deepvm.reports.plans import words
 from deepvm.reports.plans.sources import quota_needs, source_lines
 
@@ -43,7 +43,7 @@ _LABELS = {
 }
 Row = tuple[str, Recommendation]  # A plan of the screen with its label
 
-A_GRANT_TAKES_DAYS = ", and a grant can take days"
+A_GRANT_TAKES_DAYS = ", a grant can take days"
 _LAST_WORDS = re.compile(" (Instance Requests|instances)$")  # of the names of AWS's quotas
 _OLD_DAYS = 7
 _USELESS_SPEED = 0.05  # A share of the first plan's speed below which a plan is no alternative
@@ -199,13 +199,15 @@ class PlanView:
                 reason = reason.partition(" vCPUs")[0]  # what is asked for is named before
                 reason += " of the first" if len(asked) > 1 else ""
             limit = account.usd_per_hour or math.inf
-            instead = f"no grant needed: --cloud {account.cloud}"
+            instead = f"--cloud {account.cloud} needs {'none' if grant else 'no grant'}"
+            if cluster.usd_per_hour > limit:
+                instead += f" up to ${limit:g}/h"
             if account.plan is not None:
                 instead = f'"{NEW_ACCOUNT}", on {REGISTRY[account.cloud].title}, needs no grant'
-            elif cluster.usd_per_hour > limit:
-                instead = f"up to ${limit:g}/h needs no grant: --cloud {account.cloud}"
-            parts.append(f"{reason}{grant}")
+            parts.append(reason + grant)
             if account.cloud:
+                if not REGISTRY[account.cloud].has_api:
+                    instead += " (export only)"
                 parts.append(instead)
         elif parts:
             parts.append("you may have none")

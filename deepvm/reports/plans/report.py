@@ -42,9 +42,7 @@ def print_report(
         places=[view.found.place(p.answer.catalog) for p in ranked] if several else [],
         wide=wide,
         all=all_types,
-        units="",
         why=why,
-        best=why and why.best,
         sources=[],
     )
 
@@ -55,10 +53,8 @@ def print_why(why: "WhyNot", now: datetime) -> None:
         "explain",
         **_WORDS,
         why=why,
-        best=why.best,
         places=[],
         wide=False,
-        known=False,
         sources=sources.source_lines(why.catalog, now),
     )
 
@@ -77,5 +73,4 @@ def _data(view: PlanView) -> dict[str, Any]:
         "first": answer[0] if answer else None,
         "catalog": answer.catalog,
         "workload": view.workload,
-        "known": False,
     }

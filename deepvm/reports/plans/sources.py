@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 
 import numpy as np
@@ -16,6 +15,7 @@ from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED, Origin
 from deepvm.core.spelling import joined, listed
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import cloud_name
+from deepvm.records import dataclass
 from deepvm.reports.pages import sentences
 
 ODD_START = 0.1  # Curves whose S(1) is further from 1 are doubtful for few VMs

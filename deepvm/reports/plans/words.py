@@ -33,10 +33,9 @@ def cluster_words(cluster: Cluster) -> str:
     if spot and on_demand:
         text += f" + {on_demand} on demand"
     memory = cluster.memory
-    if memory is not None and memory.count > 1:
-        return f"{text} + {memory.count} x {memory.instance.name}"
-    if memory is not None:
-        return f"{text} + {memory.instance.name}"
+    if memory:
+        many = f"{memory.count} x " if memory.count > 1 else ""
+        text += f" + {many}{memory.instance.name}"
     return text
 
 
@@ -96,9 +95,7 @@ def lost_words(r: Recommendation) -> str:
 
 def gain_words(gain: float, objective: Objective) -> str:
     """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
-    share = "less than 1%"
-    if gain >= 0.01:
-        share = f"{gain:.0%}"
+    share = f"{gain:.0%}" if gain >= 0.01 else "less than 1%"
     if objective is Objective.TOTAL_COST:
         return f"lowers the bill by {share}"
     if objective is Objective.COST_PER_WORK:

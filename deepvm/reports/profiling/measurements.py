@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.training.roofline import REACH
 from deepvm.core.units import Z80, counted, format_bytes
 from deepvm.documents.build import document_of
+from deepvm.records import dataclass
 from deepvm.reports.pictures import (
     MEASURED,
     STYLES,

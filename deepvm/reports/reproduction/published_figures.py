@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass, replace
 
 # What is computed: a number in the printed unit, seconds for a time, words for words
 Value = float | str

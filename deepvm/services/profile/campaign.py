@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from inspect import signature
 from pathlib import Path
@@ -37,6 +36,7 @@ from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.saturation.measure_saturation import Saturation, Setup, measure
 from deepvm.profiling.scaling.measure_scaling import Limits, Task, measure_scaling
 from deepvm.profiling.workload.spec import BATCH
+from deepvm.records import dataclass, replace
 from deepvm.services.profile.options import (
     ALL,
     MODELS,

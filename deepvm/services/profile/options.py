@@ -1,10 +1,10 @@
 """The options of ``deepvm profile``, each declared once. The module is light, for ``--help``."""
 
-from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any
 
 from deepvm.core.options import again, option
+from deepvm.records import MISSING, dataclass
 
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"

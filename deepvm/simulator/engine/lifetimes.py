@@ -3,12 +3,12 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 
 LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
 SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"

@@ -4,8 +4,6 @@ All latencies count at their longest, so a deadline that on-demand VMs alone can
 counts only when it is durable: a checkpoint is made while it still can be before a move is forced.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
@@ -22,6 +20,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
+from deepvm.records import dataclass, replace
 from deepvm.simulator.engine.state import NEVER, Runs
 
 

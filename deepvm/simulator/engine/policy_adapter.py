@@ -5,7 +5,6 @@ The square of the interval of ``hazard`` is linear in age, so it grows evenly fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
 from deepvm.core.preemption.save_intervals import rounded_down
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
+from deepvm.records import dataclass, replace
 from deepvm.simulator.engine.latencies import total
 from deepvm.simulator.engine.state import NEVER, TINY, Runs, rest_of
 

@@ -1,10 +1,9 @@
 """State of simulated runs, and their outcomes."""
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
+from deepvm.records import dataclass, fields
 
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 NEVER = 1e30  # Steps and seconds that are never reached; infinity does not survive arithmetic

@@ -13,12 +13,11 @@ Both hold far from the beginning (see ``FEW``). Given the sum of n pieces, the v
 v (1 - 1/n), and by symmetry the shift goes from v/(2 m) through 0 to -v/(2 m) at the end.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.preemption.job import Span
+from deepvm.records import dataclass
 from deepvm.simulator.engine.state import TINY
 
 # Longest over shortest latency above which they are uneven: there v/m^2 is 0.013, which is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from deepvm.core.preemption.gang_survival import (
 from deepvm.core.units import Interval
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,6 +22,7 @@ from deepvm.core.preemption.offline_optimum import least_cost
 from deepvm.core.progress import Say
 from deepvm.core.units import format_seconds, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
+from deepvm.records import dataclass
 from deepvm.simulator.traces.trace import Trace, check_nodes
 
 LATE_S = 1e-6  # Tolerance: sums of a million ticks are not exact

@@ -6,7 +6,6 @@ was watched to ``low`` has S(low), S being the survival function. The lowest AIC
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy.special import log_ndtr
 
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import DataError
+from deepvm.records import dataclass
 from deepvm.simulator.engine.lifetimes import LifeSource
 from deepvm.simulator.traces.trace import TraceLives
 

@@ -7,7 +7,6 @@ a gap after: with ends in the middle an interval just below a multiple of the ga
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +16,7 @@ from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
 from deepvm.core.units import refuse_no_time
 from deepvm.errors import RequestError
+from deepvm.records import dataclass, replace
 from deepvm.simulator.traces.trace import TraceLives
 
 STEP_S = 4.6  # One step of GPT-117M in the Spotify thesis, table 6.2

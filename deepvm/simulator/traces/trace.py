@@ -10,7 +10,6 @@ gaps, up to half a gap more or less. One at the beginning is left out, one at th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from deepvm.documents.formats import json
 from deepvm.documents.tree import KeyPath, read_object
 from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 from deepvm.io.safe_read import StrPath
+from deepvm.records import dataclass
 from deepvm.simulator.engine.lifetimes import whole_lives
 
 MOST_NODES = 100_000

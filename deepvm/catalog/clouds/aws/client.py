@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_EXCEPTION, wait
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from deepvm.catalog.signals.fetching import run_in_daemons
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError
 from deepvm.io.user_dirs import read_data
+from deepvm.records import dataclass
 
 MAX_SKEW_S = 300.0  # AWS refuses requests whose time is further from its own
 

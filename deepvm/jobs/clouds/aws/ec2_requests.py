@@ -3,7 +3,6 @@
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
@@ -12,6 +11,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.units import MICRO
 from deepvm.io.user_dirs import read_data
 from deepvm.jobs.decisions.world import Pool
+from deepvm.records import dataclass
 
 MACHINE_TAG = "deepvm:machine"
 SPOT = "spot"

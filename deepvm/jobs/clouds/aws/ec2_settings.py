@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from importlib import resources
 from string import Template
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import RequestError
 from deepvm.jobs.cloud import RefusedError
+from deepvm.records import dataclass, fields, replace
 
 PREFIX = "DEEPVM_AWS_"
 _HOST = "DEEPVM_CONTROLLER_HOST"
