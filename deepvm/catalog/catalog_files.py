@@ -156,7 +156,7 @@ def _cell(value: Any, path: Sequence[str]) -> str:
 
 
 def _left_out(document: JsonDict) -> tuple[str, ...]:
-    lost: dict[str, list[str]] = defaultdict(list)
+    lost = defaultdict(list)
     for instance in document["instances"]:
         parts = {instance["instance_type"]: instance}
         for curve in instance.get("speedups", ()):

@@ -85,7 +85,7 @@ def check(out: Path, *, published: bool = False) -> tuple[CheckedRuns, list[tupl
     if not rows and not planned.wanted:
         raise DataError(f"{out}: its manifest lists no runs")
     gates: dict[str, dict[str, str]] = {}
-    whole: list[Records] = []
+    whole = []
     for row in rows:
         folder = out / RUNS / row.run
         try:

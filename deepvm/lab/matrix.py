@@ -174,7 +174,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     if suite.failure == CALM:
         return Run(suite, variant, strategy, seed, worlds)
     strikes: list[FaultInjection] = []
-    disk: dict[str, FaultSchedule] = {}
+    disk = {}
     for name, schedule in _faults(matrix.failures[suite.failure]):
         # Each repeat is hit at moments of its own
         when = schedule.model_copy(update={"seed": schedule.seed + _SEEDS_APART * seed})

@@ -191,7 +191,7 @@ class Records:
 
     @cached_property
     def references(self) -> set[str]:
-        finals = set[str]()
+        finals = set()
         # Large matrices need not read all
         prefix = f"{self.config['dataset']['name']}-{self.config['model']['name']}-"
         if not self.folder.name.startswith(prefix):
@@ -215,7 +215,7 @@ class Records:
     @cached_property
     def owned(self) -> dict[int, range]:
         """By attempt, the steps that count: from its start to where a later one resumed."""
-        owned: dict[int, range] = {}
+        owned = {}
         below = sys.maxsize
         for one in reversed(self.attempts):
             if one["resumed_step"] is not None:

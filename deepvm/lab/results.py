@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from deepvm.core.grouping import grouped
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import Records
 from deepvm.records import dataclass
@@ -117,7 +118,7 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
     compute_s = sum(row["seconds"] for row in steps)
     counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
     recovery: dict[str, float | None] = {}
-    counts: dict[str, int] = {}
+    counts = {}
     for key in (f"{part}_s" for part in PARTS):
         times = [one[key] for one in run.attempts if key in one]
         known = [time for time in times if time is not None]
@@ -259,9 +260,7 @@ def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
         members = costs[dataset, model, failure]
         if failure != CALM:
             members = [*costs.get((dataset, model, CALM), ()), *members]
-        by_name: dict[str, list[Cost]] = defaultdict(list)
-        for cost in members:
-            by_name[cost.variant].append(cost)
+        by_name = grouped((cost.variant, cost) for cost in members)
         variants = {name: Variant(name, own) for name, own in by_name.items()}
         results.append(SuiteResult(dataset, model, failure, variants))
     return results

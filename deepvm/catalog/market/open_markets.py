@@ -30,7 +30,7 @@ from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.progress import Say
 from deepvm.core.spelling import listed
-from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.errors import CloudError, MissingDataError, RequestError
 from deepvm.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -226,8 +226,8 @@ class _Market:
             days = int(self.request.days)
             cloud = self.cloud.name
             past = read_stored_prices(folder, cloud, regions, days, self.now, self.progress)
-        built: list[Catalog] = []
-        failed: list[DeepVMError] = []
+        built = []
+        failed = []
         for region in regions:
             try:
                 built.append(self._catalog(region, resolved, past.get(region)))

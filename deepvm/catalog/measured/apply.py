@@ -19,7 +19,6 @@ which would beat all others. So:
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from statistics import geometric_mean
 
@@ -28,6 +27,7 @@ from deepvm.catalog.measured.steps import step_times
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.grouping import grouped
 from deepvm.core.spelling import listed
 from deepvm.core.training.workload import Workload
 from deepvm.core.units import counted
@@ -70,7 +70,7 @@ def _apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: st
 def choose_workload(entries: Iterable[Entry]) -> str:
     """The workload measured on the most types; among equals, the latest; empty without entries."""
     types: dict[str, set[str]] = {}
-    last: dict[str, datetime] = {}
+    last = {}
     for entry in sorted(entries, key=lambda e: e.measured_at):
         types.setdefault(entry.workload, set()).add(entry.subject)
         last[entry.workload] = entry.measured_at
@@ -198,10 +198,8 @@ def _apply_curves(
 ) -> None:
     wanted = _workload(entries, eflops_workload)
     applied.skip(entries, wanted)
-    by_type: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_type.setdefault(entry.subject, []).append(entry)
-    general: dict[str, Entry] = {}
+    by_type = grouped((entry.subject, entry) for entry in entries)
+    general = {}
     for name, own in by_type.items():
         fit = [e for e in own if same_workload(e.workload, wanted)]
         if fit:
@@ -299,7 +297,7 @@ def _with_curves(
     instance: InstanceType, entries: Sequence[Entry], general: Entry | None
 ) -> InstanceType:
     basis = ""
-    new: list[SpeedupCurve] = []
+    new = []
     if general is not None:
         new += _curves(general)
     if entries[0].subject == instance.name:

@@ -151,7 +151,7 @@ def step_times(
 ) -> tuple[tuple[StepTimes, ...], dict[str, str]]:
     """Measured steps by type and workload, and by name of entry why some are not used."""
     measured: dict[tuple[str, TrainedWorkload], list[Entry]] = {}
-    unused = dict[str, str]()
+    unused = {}
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
         trained = trained_as(entry)
         reason = entry.misfit(types.get(entry.subject))

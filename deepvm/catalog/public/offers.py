@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.published.hardware import GPUS, accelerators, find_accelerator
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
+from deepvm.core.grouping import grouped
 from deepvm.core.json_types import JsonDict
 from deepvm.core.units import counted
 from deepvm.errors import DataError
@@ -152,9 +153,7 @@ class Rows:
 
 def signals_of(table: Rows, **about: Any) -> list[Signal]:
     """The signals of each region by kind; kinds without data are absent."""
-    by_region: dict[str, list[Offer]] = defaultdict(list)
-    for offer in table.offers:
-        by_region[offer.region].append(offer)
+    by_region = grouped((offer.region, offer) for offer in table.offers)
     signals = []
     for region, offers in sorted(by_region.items()):
         refused = {reason: n for (where, reason), n in table.refused.items() if where == region}
@@ -169,7 +168,7 @@ def signals_of(table: Rows, **about: Any) -> list[Signal]:
 
 def _of_region(offers: Sequence[Offer]) -> JsonDict:
     specs: JsonDict = {}
-    zones: dict[str, list[str]] = defaultdict(list)
+    zones = defaultdict(list)
     on_demand: dict[str, str] = {}
     spot: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for o in sorted(offers, key=lambda o: (o.instance_type, o.zone)):
@@ -237,9 +236,7 @@ def check(table: Rows) -> Rows:
 
 
 def _each_once(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
-    by_key: dict[tuple[str, str, str], list[Offer]] = defaultdict(list)
-    for offer in offers:
-        by_key[offer.instance_type, offer.region, offer.zone].append(offer)
+    by_key = grouped(((o.instance_type, o.region, o.zone), o) for o in offers)
     kept = []
     for same in by_key.values():
         on_demand = {o.on_demand for o in same} - {None}
@@ -257,7 +254,7 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
     # Peers on demand have the same GPU, or are of one family of CPU types. Spot prices are compared
     # with those of one type in all its zones only: between types of one family real spot prices
     # differ by more than the rule allows.
-    peers: dict[str, list[float]] = defaultdict(list)
+    peers = defaultdict(list)
     for offer in offers:
         if offer.on_demand is not None:
             peers[_family(offer)].append(_unit_price(offer))
@@ -300,10 +297,9 @@ def _unit_price(offer: Offer) -> float:
 
 def without_reserved(offers: Sequence[Offer], model: Callable[[Offer], object]) -> list[Offer]:
     """The offers, without prices on demand that are those of reserved GPUs."""
-    by_model: dict[object, list[float]] = defaultdict(list)
-    for offer in offers:
-        if offer.gpu and offer.on_demand is not None:
-            by_model[model(offer)].append(_unit_price(offer))
+    by_model = grouped(
+        (model(o), _unit_price(o)) for o in offers if o.gpu and o.on_demand is not None
+    )
     least = {}
     for name, prices in by_model.items():
         usual = median_high(prices)

@@ -33,7 +33,7 @@ _MOST = 10_000_000
 @cache
 def presets() -> dict[str, Model]:
     """The models by name, in the order of the file."""
-    models: dict[str, Model] = {}
+    models = {}
     aliases: dict[str, Model] = {}
     for row in read_data("performance/models.json")["models"]:
         other_names = row.pop("aliases", ())

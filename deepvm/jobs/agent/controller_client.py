@@ -238,7 +238,7 @@ def _cut(key: str, value: Any) -> Any:
         return f"{value[:_LONGEST]} [{cut} characters cut]"
     if not isinstance(value, list):
         return value
-    found = list[str]()
+    found = []
     size = 0
     for line in map(_end_of, reversed(value)):
         size += len(json.dumps(line)) + 2

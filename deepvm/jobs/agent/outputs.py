@@ -213,7 +213,7 @@ class Outputs:
             half_written |= self._written_now()
         files = {name: file for name, file in self._stored.files.items() if name in stamps}
         sent = {file.sha256 for file in files.values()}
-        problems: list[str] = []
+        problems = []
         for name in sorted(changed):
             path = paths[name]
             is_text = _is_text(path)

@@ -125,9 +125,9 @@ class LocalCloud(Cloud):
             os.close(descriptor)
 
     def listing(self, job: str) -> Listing:
-        alive = dict[str, float]()
-        ended = dict[str, tuple[float, float]]()
-        taken = set[str]()
+        alive = {}
+        ended = {}
+        taken = set()
         with suppress(FileNotFoundError):
             for place in sorted((self._folder / job / "machines").iterdir()):
                 if not (place / MACHINE).exists():

@@ -79,7 +79,7 @@ class SshCloud(Cloud):
         own = self._hosts(job)
         if own.reach.local:
             return "127.0.0.1"
-        reasons = dict[str, str]()
+        reasons = {}
         for host in own.hosts:
             name = host.address or _resolved(host)
             try:
@@ -160,9 +160,9 @@ class SshCloud(Cloud):
             asked = [h for h in own.hosts if not self._is_deaf(h)]
             for host, answer in self._ask_all(own, asked, order):
                 self._note(job, host, answer)
-        alive = dict[str, float]()
-        ended = dict[str, tuple[float, float]]()
-        taken = set[str]()
+        alive = {}
+        ended = {}
+        taken = set()
         for name, placed in self._placed(job).items():
             if placed.launched_s is None:
                 continue

@@ -132,7 +132,7 @@ def thinned(samples: list[Sample], spacing: float) -> list[Sample]:
     kept = set(edges(samples))
     if len(kept) > MOST:
         kept = set()
-    found: list[Sample] = []
+    found = []
     last_s = float("-inf")
     for sample in samples:
         if sample.at_s - last_s >= spacing:

@@ -344,7 +344,7 @@ class Controller:
         now_s = self._clock.now_s()
         world = self.world
         machines = dict(world.machines)
-        own = list[tuple[d.Heartbeat, float]]()
+        own = []
         for machine, (beat, at_s) in self._heartbeats.items():
             record = machines[machine]
             if record.state is not Machine.MEMBER:

@@ -194,7 +194,7 @@ class LogPieces:
         self, before: dict[str, int], last: bool
     ) -> tuple[dict[str, str], dict[str, int], bool]:
         """Texts by machine, how much of each file is sent with them, whether more is left."""
-        texts = dict[str, str]()
+        texts = {}
         sent = dict(before)
         left = _MOST
         for file in sorted(self._folder.glob("*.log")):

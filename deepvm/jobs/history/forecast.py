@@ -217,8 +217,8 @@ def observed(created_s: float, world: JobState, events: Events) -> ObservedRun |
     trainers = world.trained
     deaths = {m.id: _death_s(m) for m in trainers}
     needed = _needed_s(created_s, world, trainers, deaths)
-    waits = list[float]()
-    prepared = list[float]()
+    waits = []
+    prepared = []
     trained_s = 0.0
     before_s = created_s
     before = set[str]()

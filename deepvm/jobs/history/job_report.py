@@ -272,7 +272,7 @@ def _first_steps(world: JobState, events: Events) -> dict[int, float]:
     """When each generation did its first step; one left out did none, if steps are known."""
     step_s = float(world.facts.step_s)
     started = dict[int, float]()
-    first_steps = dict[int, float]()
+    first_steps = {}
     for event in events:
         generation = event.generation
         if event.kind == "started":
@@ -285,7 +285,7 @@ def _first_steps(world: JobState, events: Events) -> dict[int, float]:
 
 
 def _ends(events: Events) -> dict[int, tuple[float, str]]:
-    ends = dict[int, tuple[float, str]]()
+    ends = {}
     for event in events:
         generation = event.generation
         if event.kind == "hung" and event.facts.get("since_s") is not None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from deepvm.core import lifetimes
+from deepvm.core.grouping import grouped
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
@@ -60,10 +61,11 @@ class PoolHistory:
 
 def pools_of(machines: Iterable[JsonObject], now_s: float) -> list[PoolHistory]:
     """The pools of these machines, as the history has them, by type, zone and market."""
-    groups: dict[tuple[str, str, str], list[JsonObject]] = {}
-    for m in machines:
-        if m["launched_s"] is not None:
-            groups.setdefault((m["instance_type"], m["zone"], m["market"]), []).append(m)
+    groups = grouped(
+        ((m["instance_type"], m["zone"], m["market"]), m)
+        for m in machines
+        if m["launched_s"] is not None
+    )
     return [_pool_of(key, rows, now_s) for key, rows in sorted(groups.items())]
 
 
@@ -163,18 +165,16 @@ def lives_by_type(
     machines: Iterable[JsonObject], now_s: float
 ) -> tuple[dict[str, lifetimes.KnownLifetime], set[str]]:
     """Mean lifetimes of spot machines by type over all zones, and the types with too few."""
-    groups: dict[str, list[PoolHistory]] = {}
-    for pool in pools_of((m for m in machines if is_of_a_market(m)), now_s):
-        if pool.market == "spot":
-            groups.setdefault(pool.instance_type, []).append(pool)
+    pools = pools_of((m for m in machines if is_of_a_market(m)), now_s)
+    groups = grouped((pool.instance_type, pool) for pool in pools if pool.market == "spot")
     found = {
         name: lifetimes.known_life(
-            sum(p.lived_s for p in pools),
-            sum(p.preemptions for p in pools),
-            sum(p.machines for p in pools),
-            max(p.newest_s for p in pools),
+            sum(p.lived_s for p in own),
+            sum(p.preemptions for p in own),
+            sum(p.machines for p in own),
+            max(p.newest_s for p in own),
         )
-        for name, pools in groups.items()
+        for name, own in groups.items()
     }
     known = {name: life for name, life in found.items() if life}
     return known, found.keys() - known.keys()

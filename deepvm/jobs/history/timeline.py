@@ -96,7 +96,7 @@ class TrainingTimeline:
     def of(
         cls, events: Sequence[EventRow], end_s: float, without: Downtimes = ()
     ) -> "TrainingTimeline":
-        runs = list[tuple[int, float, float]]()
+        runs = []
         members = dict[int, set[str]]()
         generation = 0
         since_s = None
@@ -183,7 +183,7 @@ def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:
             at_once = changes.setdefault(at_s, [0.0] * 3)
             for i, rate in enumerate(rates):
                 at_once[i] += sign * rate
-    points = list[CostPoint]()
+    points = []
     totals = [0.0] * 3
     running = [0.0] * 3
     before_s = min(changes)

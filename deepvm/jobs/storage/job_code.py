@@ -136,7 +136,7 @@ def pack(folder: Path, target: Path, without: Path | None = None) -> None:
     if names is None:
         names = list(_all(folder))
     size = 0
-    rows = list[str]()
+    rows = []
     for name in names:
         path = folder / name
         if not os.path.lexists(path):

@@ -28,7 +28,7 @@ def resumptions(run: Records) -> Problems:
     """Attempts resumed from the newest checkpoint, or one that may have been saved after it."""
     if not _complete(run):
         return
-    saved = set[int]()
+    saved = set()
     good = set[int]()
     damaged = 0
     for one in run.attempts:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from deepvm.core.grouping import grouped
 from deepvm.core.json_types import JsonDict
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.spelling import listed
@@ -272,11 +273,7 @@ class AttemptLog:
         rows.sort(key=lambda pair: (pair[0], float(pair[1]["time"])))  # of several processes
 
         def of(kind: str) -> dict[int, list[Row]]:
-            logs: dict[int, list[Row]] = {}
-            for rank, row in rows:
-                if row["kind"] == kind:
-                    logs.setdefault(rank, []).append(row)
-            return logs
+            return grouped((rank, row) for rank, row in rows if row["kind"] == kind)
 
         errors = [row["why"] for _, row in rows if row["kind"] == "error"]
         return cls(of("start"), of("step"), of("samples"), of("write").get(0, ()), errors)

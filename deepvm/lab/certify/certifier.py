@@ -152,7 +152,7 @@ class _Audit:
         second = self._undisturbed(2)
         reference = first.attempts[0].logged
         notes = list(_notes(self._subject, reference, self._earlier))
-        plan: list[PlannedKill] = []
+        plan = []
         runs: list[Run] = []
         happened: list[Kill] = []
         if judge(Evidence(first, second))[0].state == "passed":
@@ -186,7 +186,7 @@ class _Audit:
         self, first: Run, second: Run, plan: Sequence[PlannedKill]
     ) -> tuple[list[Run], list[Kill]]:
         runs: list[Run] = []
-        happened: list[Kill] = []
+        happened = []
         pending = plan
         while pending and len(runs) < _MAX_RUNS and sum(not run.ended for run in runs) < 2:
             run, kills, missed = self._killed(len(runs) + 1, first, second, pending)
@@ -300,8 +300,8 @@ def plan_of(
     # With at least one fully logged step in between
     halves = [a + (b - a + 1) // 2 for a, b in saves if b - a > 2]
     pace_s = statistics.median(gaps or [0.1])
-    planned: list[PlannedKill] = []
-    halfway: list[tuple[int, int]] = []
+    planned = []
+    halfway = []
     for number, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (number, number + 1))
         if kind == "step":

@@ -87,7 +87,7 @@ def mark_incomplete(folder: str) -> None:
 def processes_of(folder: str) -> set[int]:
     """Processes whose logs are in a folder or below it, by a variable in their environment."""
     marker = os.fsencode(f"{LOG}={folder}")
-    pids = set[int]()
+    pids = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # It has ended, or belongs to another user; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
@@ -268,7 +268,7 @@ class Probe:
             self._modules[key] = [
                 weakref.ref(module) for module in _roots(list(_parameters(optimizer)))
             ]
-        seen = set[int]()
+        seen = set()
         for root in filter(None, (ref() for ref in self._modules[key])):
             for module in root.modules():
                 if id(module) in seen:

@@ -49,7 +49,7 @@ def newest_checkpoint(folder: Path) -> Sequence[Path]:
     inner = [path for path in checkpoints.glob("[!.]*") if path.is_dir() and _number(path) < 0]
     entries = [path for top in (checkpoints, *inner) for path in top.glob("[!.]*")]
     newest = max(map(_number, entries), default=-1)
-    files: list[Path] = []
+    files = []
     for path in entries:
         if newest >= 0 and _number(path) == newest:
             files += [path, *path.rglob("*")]

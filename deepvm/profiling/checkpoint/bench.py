@@ -358,7 +358,7 @@ def run_bench(
         work = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder))
         )
-        ready: dict[str, Method] = {}
+        ready = {}
         for name in names:
             own = work / name
             own.mkdir()

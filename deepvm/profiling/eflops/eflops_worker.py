@@ -303,7 +303,7 @@ def time_windows(
         steps = _filling(seconds, fastest)
         say(f"warm-up {len(warm_up)}: {warm_up[-1].images_per_s:,.1f} images/s")
         steady = len(warm_up) > 1 and spread(warm_up[-2:]) <= STEADY
-    counted: list[Window] = []
+    counted = []
     for number in range(1, windows + 1):
         counted.append(window())
         say(f"window {number} of {windows}: {counted[-1].images_per_s:,.1f} images/s")

@@ -95,7 +95,7 @@ def read_asked(path: StrPath) -> tuple[StepQuestion, ...]:
 
 def asked_of(texts: Iterable[str]) -> tuple[StepQuestion, ...]:
     """What ``--predict`` requests: clusters, or CSV files. Raises RequestError."""
-    found: list[StepQuestion] = []
+    found = []
     for text in texts:
         if _IS_INLINE.match(text) and not text.lower().endswith(".csv"):
             found.append(_inline(text))

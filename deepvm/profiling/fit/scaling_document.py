@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, steps_of_runs
+from deepvm.core.grouping import grouped
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.build import document_of
@@ -86,9 +87,7 @@ class Curve:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        runs: dict[tuple[int, int], list[Run]] = {}
-        for run in self.good:
-            runs.setdefault((run.n, self.batch_of(run)), []).append(run)
+        runs = grouped(((run.n, self.batch_of(run)), run) for run in self.good)
         found = []
         for (n, batch), own in sorted(runs.items()):
             step_s = median(median(r.seconds_per_step) for r in own)
@@ -103,9 +102,7 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        times: dict[int, list[float]] = {}
-        for run in self.on_curve:
-            times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
+        times = grouped((r.n, median(r.seconds_per_step) / r.n) for r in self.on_curve)
         seconds = {n: median(own) for n, own in sorted(times.items())}
         return tuple(
             Point(n, s, seconds[1] / s if 1 in seconds else None) for n, s in seconds.items()

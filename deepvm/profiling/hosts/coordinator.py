@@ -126,8 +126,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     def collect(
         self, places: Iterable[int], limit_s: float
     ) -> tuple[dict[int, Message], dict[int, str]]:
-        answers: dict[int, Message] = {}
-        failed: dict[int, str] = {}
+        answers = {}
+        failed = {}
         deadline = time.monotonic() + limit_s
         for place in places:
             unread = self._members[place].unread

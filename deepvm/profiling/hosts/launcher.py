@@ -71,8 +71,8 @@ def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
         text = read_text(path, f"a text file with {_A_LINE}")
     except FileNotFoundError:
         raise RequestError(option, str(path), f"a file that exists; {_A_LINE}") from None
-    hosts: list[Host] = []
-    problems: list[Issue] = []
+    hosts = []
+    problems = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             if words := line.partition("#")[0].split():
@@ -89,7 +89,7 @@ def _host(name: str, *keys: str) -> Host:
         raise ValueError("a placeholder: fill in the address of the VM")
     if not _NAME.fullmatch(name):
         raise ValueError(f"expected {_A_NAME}")
-    found: dict[str, str] = {}
+    found = {}
     for word in keys:
         key, _, value = word.partition("=")
         if key in found or not re.fullmatch(_VALUES.get(key, _NOTHING), value, re.ASCII):

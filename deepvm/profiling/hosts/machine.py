@@ -35,7 +35,7 @@ def describe(root: Path = Path("/")) -> Machine:
     """This machine; loads torch if installed."""
     version = ""
     cuda = ""
-    gpus = list[str]()
+    gpus = []
     if importlib.util.find_spec("torch") is not None:
         import torch
 

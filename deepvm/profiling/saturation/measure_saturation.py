@@ -459,9 +459,9 @@ def measure(
     Each repeat measures all n once, in random order and with random senders, against drift and slow
     hosts. A lost sender is named in a warning; the others continue.
     """
-    warnings: list[str] = []
+    warnings = []
     times: dict[int, list[float]] = {}
-    busy: list[float] = []
+    busy = []
 
     def warn(text: str) -> None:
         warnings.append(text)

@@ -13,6 +13,7 @@ import jmespath
 
 from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.cluster.instances import Market
+from deepvm.core.grouping import grouped
 from deepvm.core.json_types import JsonDict
 from deepvm.core.json_types import JsonObject as Row
 from deepvm.core.units import format_time
@@ -88,10 +89,7 @@ def read_offerings(rows: Iterable[Row]) -> FetchResult:
         return row["InstanceType"], row["Location"]
 
     offers, refused = _each(rows, read)
-    zones: dict[str, list[str]] = {}
-    for name, zone in sorted(set(offers)):
-        zones.setdefault(name, []).append(zone)
-    return FetchResult(zones, refused)
+    return FetchResult(grouped(sorted(set(offers))), refused)
 
 
 def read_zones(rows: Iterable[Row]) -> FetchResult:
