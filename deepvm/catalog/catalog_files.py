@@ -184,8 +184,10 @@ def _catalog_rules(document: JsonObject) -> Rules:
     instances = document["instances"]
     names = [instance["instance_type"] for instance in instances]
     for row, first in repeats(names):
-        message = f"{shown(names[row])} occurs twice, first as instance {first + 1}"
-        yield ("instances", row, "instance_type"), message
+        yield (
+            ("instances", row, "instance_type"),
+            f"{shown(names[row])} occurs twice, first as instance {first + 1}",
+        )
     for row, instance in enumerate(instances):
         yield from _instance_rules(("instances", row), instance)
 
@@ -274,5 +276,6 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
     wrong = {"negative, counted as 0": n[raw < 0], "above n, counted as n": n[raw > 1]}
     for meaning, sizes in wrong.items():
         if sizes.size:
-            ends = f"from n = {sizes[0]:g} to {sizes[-1]:g}"
-            yield f"{instance.name}: the {which} is {meaning} {ends}"
+            yield (
+                f"{instance.name}: the {which} is {meaning} from n = {sizes[0]:g} to {sizes[-1]:g}"
+            )

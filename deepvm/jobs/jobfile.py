@@ -202,18 +202,15 @@ def remarks(job: JobFile) -> Iterator[str]:
     """What to know of a job before it starts."""
     machines = job.machines
     if machines.type is None and machines.plan is None and machines.hosts is None:
-        better = (
-            f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
-        )
         yield (
-            f"these machines train a ResNet-50 fastest; for your model: {better}, and machines:"
+            "these machines train a ResNet-50 fastest; for your model: deepvm recommend --pw"
+            f" {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json, and machines:"
             " {plan: plan.json}"
         )
     if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
-        stop = "the deadline only stops the job in time"
         yield (
-            f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen"
-            " so that it is met"
+            "the deadline only stops the job in time; with 'steps: N', the steps of all the work,"
+            " spot and on-demand VMs are chosen so that it is met"
         )
     if job.inject is not None and job.inject.count is None:
         life_s = Injection.of(job.inject.model_dump()).mean_s

@@ -103,8 +103,9 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
     if isinstance(cloud, HostsController):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
-            what = "whether its head runs is not known"
-            raise UnknownError(f"{what}, as what that has written cannot be read")
+            raise UnknownError(
+                "whether its head runs is not known, as what that has written cannot be read"
+            )
         needed = ""
         if state is not None and alive:
             needed = head_name(state.number)

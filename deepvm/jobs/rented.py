@@ -58,8 +58,9 @@ def taken_of(job: JobFile, own: StaticHosts) -> RentalPlan:
     if job.anchor not in (None, "none"):
         anchor = job.anchor.type
     if anchor and not any(p.instance_type == anchor for p in own.pools()):
-        allowed = "the type= of a host in the file of machines.hosts"
-        raise RequestError("anchor.type", anchor, allowed)
+        raise RequestError(
+            "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
+        )
     train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
     least, most = _counts(job, len(train))
     if not 1 <= most <= len(train):
@@ -113,8 +114,11 @@ def _recommended(usd_per_hour: float) -> RentalPlan:
     request = PlanRequest.parse(usd_per_hour, training=workload(model=USUAL_MODEL))
     answer = solve(load_catalog(), request)
     if answer.infeasible:
-        allowed = f"one that buys a cluster: {answer.infeasible.reason}"
-        raise RequestError("budget.usd_per_hour", usd_per_hour, allowed)
+        raise RequestError(
+            "budget.usd_per_hour",
+            usd_per_hour,
+            f"one that buys a cluster: {answer.infeasible.reason}",
+        )
     best, *others = (_of_cluster(row.cluster) for row in answer)
     return _with_fallbacks(best, others)
 

@@ -122,8 +122,11 @@ def world_of(
         found = plausible_prices(name, market, cloud.zones(name, market.value))
         prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
         if not prices:
-            allowed = f"a zone of {cloud.whole()} with a subnet that offers {name}"
-            raise RequestError("machines.zone", whole, allowed)
+            raise RequestError(
+                "machines.zone",
+                whole,
+                f"a zone of {cloud.whole()} with a subnet that offers {name}",
+            )
         return prices
 
     def spots(name: str) -> Pools:
@@ -406,8 +409,12 @@ def _other_tiers(job: JobFile, now_s: float) -> list[str]:
         tiers = [cloud.tier(job.name)]
     for tier in tiers:
         if tier.partition(":")[0].lower() not in ("file", "s3"):
-            reason = f"does not go with {tier}, which keeps checkpoints by the job's name"
-            raise OptionMismatchError("replace", job.name, reason, "a new job, with --name")
+            raise OptionMismatchError(
+                "replace",
+                job.name,
+                f"does not go with {tier}, which keeps checkpoints by the job's name",
+                "a new job, with --name",
+            )
     folder = f"{job.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
     return [f"{tier.rstrip('/')}/{folder}" for tier in tiers]
 
@@ -679,8 +686,11 @@ def resumed(
         terms = replace(terms, max_price=max_price, usd_per_hour=hourly)
         needed = least_usd_per_hour(replace(world, terms=terms))
         if needed > hourly + 1e-9:
-            allowed = f"{needed:.4g} or more, which the fewest machines of {row.name} cost"
-            raise RequestError("max_price", f"{max_price:g}", allowed)
+            raise RequestError(
+                "max_price",
+                f"{max_price:g}",
+                f"{needed:.4g} or more, which the fewest machines of {row.name} cost",
+            )
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(
@@ -715,15 +725,22 @@ def _check_limits(
     ending = world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
-        used = f"more than the budget of ${terms.total_usd:g}, which {name} has used up"
-        raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
+        raise RequestError(
+            "total_usd",
+            None,
+            f"more than the budget of ${terms.total_usd:g}, which {name} has used up, such as"
+            f" {more_money(world.usd, terms)}",
+        )
     if (
         deadline_s is None
         and terms.end_s is not None
         and (now_s >= terms.end_s or ending.startswith(DEADLINE))
     ):
-        passed = f"a time from now, as the deadline of {name} has passed"
-        raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
+        raise RequestError(
+            "deadline",
+            None,
+            f"a time from now, as the deadline of {name} has passed, such as {more_time(terms)}",
+        )
 
 
 def more_money(paid_usd: float, terms: JobLimits) -> str:

@@ -228,8 +228,10 @@ def _rules(matrix: MatrixFile) -> Rules:
     for row, dataset in enumerate(matrix.datasets):
         size = dataset.size or SIZES[dataset.name]
         if matrix.global_batch > size:
-            message = f"{matrix.global_batch} is more than the {size} samples of {dataset.name}"
-            yield ("global_batch",), message
+            yield (
+                ("global_batch",),
+                f"{matrix.global_batch} is more than the {size} samples of {dataset.name}",
+            )
         if size > SIZES[dataset.name]:
             yield ("datasets", row), f"{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
     if matrix.checkpoint_every > matrix.steps:
@@ -261,8 +263,10 @@ def _world_rules(matrix: MatrixFile) -> Rules:
         elif shards and shards % world:
             yield key, f"{world} ranks do not divide the {shards} virtual shards"
         elif not shards and batch // world % matrix.accumulate:
-            message = f"{matrix.accumulate} parts do not divide a rank's batch, {batch // world}"
-            yield ("accumulate",), message
+            yield (
+                ("accumulate",),
+                f"{matrix.accumulate} parts do not divide a rank's batch, {batch // world}",
+            )
     if shards and batch % shards:
         yield ("global_batch",), f"{shards} virtual shards do not divide {batch}"
     if shards and matrix.accumulate > 1:
@@ -287,8 +291,10 @@ def _launcher_rules(matrix: MatrixFile) -> Rules:
         return
     for ranks in range(matrix.least, world):
         if matrix.shards % ranks or matrix.global_batch % ranks:
-            message = f"{ranks} ranks do not divide the virtual shards and the global batch"
-            yield ("min_world",), message
+            yield (
+                ("min_world",),
+                f"{ranks} ranks do not divide the virtual shards and the global batch",
+            )
             return
 
 
@@ -338,8 +344,11 @@ def _step_rules(matrix: MatrixFile, path: KeyPath, schedule: FaultSchedule, faul
         yield path, f"step {schedule.at[row]} twice"
     early = [step for step in schedule.at if step < matrix.checkpoint_every]
     if fault.damages and early:
-        first = f"the first is of step {matrix.checkpoint_every}"
-        yield path, f"at step {early[0]} there is no checkpoint to damage; {first}"
+        yield (
+            path,
+            f"at step {early[0]} there is no checkpoint to damage; the first is of step"
+            f" {matrix.checkpoint_every}",
+        )
     late = [step for step in schedule.at if step >= matrix.steps]
     if late:
         yield path, f"step {late[0]} is not before the end: {matrix.steps - 1} or less"

@@ -99,8 +99,11 @@ class MatrixRunner:
         chosen = [run for run in every if fnmatch.fnmatchcase(run.name, only)]
         if not chosen:
             names = ", ".join(run.name for run in every[:8])
-            allowed = f"a pattern that one of the {len(every)} runs matches, such as {names}"
-            raise RequestError("only", only, allowed)
+            raise RequestError(
+                "only",
+                only,
+                f"a pattern that one of the {len(every)} runs matches, such as {names}",
+            )
         # Also each training's run without failures and checkpoints: a save may change training
         wanted = {run.name: run for run in (*chosen, *map(reference_of, chosen))}
         known = {run.name: run for run in every}
@@ -122,11 +125,12 @@ class MatrixRunner:
             )
             key = next((key for key in now if kept.get(key) != now[key]), None)
             if key is not None:
-                allowed = (
+                raise RequestError(
+                    "out",
+                    str(self._out),
                     f"a new folder, or --fresh: {run.name} there has {key} {kept.get(key)}, now"
-                    f" {now[key]}"
+                    f" {now[key]}",
                 )
-                raise RequestError("out", str(self._out), allowed)
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         self._out.mkdir(parents=True, exist_ok=True)

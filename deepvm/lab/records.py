@@ -147,8 +147,10 @@ def check_config(config: JsonObject, where: object) -> None:
         raise DataError(f"{where}: damaged: global_batch is {batch}, of {size} samples")
     steps = [step for step, _ in worlds]
     if steps[0] or steps != sorted(set(steps)) or any(not w or batch % w for _, w in worlds):
-        allowed = f"steps from 0 that increase, with numbers of ranks that divide {batch} samples"
-        raise DataError(f"{where}: damaged: worlds is {worlds}; expected {allowed}")
+        raise DataError(
+            f"{where}: damaged: worlds is {worlds}; expected steps from 0 that increase, with"
+            f" numbers of ranks that divide {batch} samples"
+        )
 
 
 def check_lines(kind: str, rows: Iterable[JsonObject], path: object) -> None:

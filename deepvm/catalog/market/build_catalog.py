@@ -250,10 +250,11 @@ class RegionMarket:
             raise self._missing(f"no prices of region {region}", ON_DEMAND, SPOT)
         zone = self._zone_id()
         if self.request.spot not in {SPOT, *self.signals}:
-            basis = f"--price-basis {self.request.price_basis}"
-            prices = f"the spot prices of the last {self.request.window} in {region}"
-            subject = f"{basis} needs {prices}, which are not known"
-            raise self._missing(subject, self.request.spot)
+            raise self._missing(
+                f"--price-basis {self.request.price_basis} needs the spot prices of the last"
+                f" {self.request.window} in {region}, which are not known",
+                self.request.spot,
+            )
         table = performance_table()
         absent = dict(table.absent)
         offered = self._data(OFFERINGS)
@@ -320,8 +321,9 @@ class RegionMarket:
     def _missing(self, subject: str, *kinds: str) -> DeepVMError:
         refused = next((self.errors[kind] for kind in kinds if kind in self.errors), None)
         if refused is not None:
-            detail = f"{refused.what}: {refused.detail}"
-            return CloudError(subject, refused.why, detail, refused.advice)
+            return CloudError(
+                subject, refused.why, f"{refused.what}: {refused.detail}", refused.advice
+            )
         history = kinds[0].partition(":")[2]
         if history and not self.cloud.has_api:
             return MissingDataError(f"{subject}, and no public catalog has them")
@@ -347,8 +349,10 @@ class RegionMarket:
         if not doubted:
             return self._missing(none, ON_DEMAND, SPOT)
         # To fetch the same prices again would not help.
-        others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
-        return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
+        return MissingDataError(
+            f"{none} that can be true; {'; '.join(doubted)}; '--prices snapshot' has others, and in"
+            " a --catalog file any price counts"
+        )
 
     def _zone_id(self) -> str:
         wanted = self.request.zone
@@ -358,11 +362,13 @@ class RegionMarket:
         priced = [*self._data(SPOT).values(), *self._data(self.request.spot).values()]
         ids: set[str] = {*names, *(zone for zones in priced for zone in zones if zone)}
         if not ids and not {ZONES, OFFERINGS} & {*self.cloud.kinds}:
-            reason = f"does not fit: no catalog has zones of {self.cloud.title}"
-            raise OptionMismatchError("zone", wanted, reason)
+            raise OptionMismatchError(
+                "zone", wanted, f"does not fit: no catalog has zones of {self.cloud.title}"
+            )
         if not ids:
-            prices = f"the known prices of {self.region} are not by zone"
-            raise self._missing(f"--zone {wanted}: {prices}", ZONES, SPOT)
+            raise self._missing(
+                f"--zone {wanted}: the known prices of {self.region} are not by zone", ZONES, SPOT
+            )
         for zone in ids:
             if wanted in (zone, names.get(zone)):
                 return zone

@@ -165,8 +165,11 @@ class _Market:
             particular = self.request.zone or self.request.history or self.request.prices == "live"
             if particular or not known or own.name in known:
                 raise
-            unknown = f"{self.cloud.title}: nothing is known of {own.name} ({own.where})"
-            return self.catalogs(known[:1], f"{unknown}; these are prices of {known[0]}")
+            return self.catalogs(
+                known[:1],
+                f"{self.cloud.title}: nothing is known of {own.name} ({own.where}); these are"
+                f" prices of {known[0]}",
+            )
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all with known prices and why only these."""
@@ -187,8 +190,11 @@ class _Market:
             only = cloud.own_region(self.request.profile).name
             if only not in names:
                 only = names[0]
-            alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
-            return (only,), f"all regions of {cloud.title}: only {only}, as {alike}"
+            return (
+                (only,),
+                f"all regions of {cloud.title}: only {only}, as of its {len(names)} regions"
+                f" catalogs list {LISTED_ALIKE}",
+            )
         if self.only_public:
             return names, ""
         only = listed(names, _MAX_NAMED)

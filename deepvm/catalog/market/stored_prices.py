@@ -82,9 +82,10 @@ class StoredPrices:
 
     def check(self) -> None:
         if not self.sold:
-            versions = f"{self.versions} versions of {self.cloud}/vms.csv"
-            missing = f"no spot prices of {self.region}"
-            raise MissingDataError(f"{self.folder}: {versions} have {missing}")
+            raise MissingDataError(
+                f"{self.folder}: {self.versions} versions of {self.cloud}/vms.csv have no spot"
+                f" prices of {self.region}"
+            )
 
     def add(self, lines: Sequence[bytes], at_s: int, *, counts: bool) -> None:
         try:
@@ -121,12 +122,15 @@ class StoredPrices:
     def take_notes(self, now: datetime, *, complete: bool) -> None:
         folder = self.folder
         if not complete and self.first - (now - timedelta(days=self.days)) > _GAP:
-            held = f"{(now - self.first) / timedelta(days=1):.1f} days, not {self.days}"
-            older = "'git fetch --unshallow' there brings older ones"
-            self.notes.append(f"{folder} holds prices of the last {held}: {older}")
+            self.notes.append(
+                f"{folder} holds prices of the last {(now - self.first) / timedelta(days=1):.1f}"
+                f" days, not {self.days}: 'git fetch --unshallow' there brings older ones"
+            )
         if now - self.last > _GAP:
-            newest = f"the newest version in {folder} is of {self.last:%Y-%m-%d}"
-            self.notes.append(f"{newest}: 'git pull' there brings newer")
+            self.notes.append(
+                f"the newest version in {folder} is of {self.last:%Y-%m-%d}: 'git pull' there"
+                " brings newer"
+            )
         if self.refused[UNREADABLE]:
             unreadable = counted(self.refused[UNREADABLE], "version")
             self.notes.append(f"{folder}: {unreadable} besides {self.versions} could not be read")
@@ -149,8 +153,9 @@ def read_stored_prices(
         if versions:
             at = datetime.fromtimestamp(versions[-1][0], timezone.utc)
             newest = f"the newest is of {at:%Y-%m-%d}"
-        missing = f"no stored prices of the last {days} days"
-        raise MissingDataError(f"{folder}: {missing}: {newest}; 'git pull' there")
+        raise MissingDataError(
+            f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there"
+        )
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window started
     prices = {region: StoredPrices(folder, cloud, region, days) for region in regions}

@@ -45,11 +45,11 @@ def _apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: st
     others = [e for e in entries if e.subject not in here]
     if others:
         names = listed(sorted({e.subject for e in others}))
-        text = (
+        applied.note(
             f"eFLOPS of {names} were measured, but not with {chosen}, so they do not compare;"
-            " 'deepvm tables list' shows them, --workload chooses"
+            " 'deepvm tables list' shows them, --workload chooses",
+            *others,
         )
-        applied.note(text, *others)
     catalog = applied.catalog
     scale = _Scale(applied.types, here)
     instances = tuple(i if i.gpu is None else scale.with_speed(i, i.gpu) for i in catalog)
@@ -121,8 +121,10 @@ class _Scale:
         if instance.eflops is None or self.is_sure:
             return instance
         if not self.estimated:
-            differ = f"{self.links} differ by up to {self.spread:.0%} here"
-            basis = f"published for another workload, against which {differ}"
+            basis = (
+                f"published for another workload, against which {self.links} differ by up to"
+                f" {self.spread:.0%} here"
+            )
             return replace(instance, eflops_basis=instance.eflops_basis or basis)
         basis = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
         if not self.ratios:
@@ -158,8 +160,10 @@ class _Scale:
             how = "alone links"
             if len(self.ratios) > 1:
                 how = f"link (within {self.spread:.0%})"
-            limit = "only as far as both workloads run GPUs alike; measure them too to be sure"
-            return f"{self.links} {how} {link}: {others} compare {limit}"
+            return (
+                f"{self.links} {how} {link}: {others} compare only as far as both workloads run"
+                " GPUs alike; measure them too to be sure"
+            )
         reason = f"no published figure links {link}"
         if not self.estimated:
             reason = f"{self.links} link {link}, and differ by {self.spread:.0%}"
@@ -364,8 +368,7 @@ def apply_steps(
         if gpu is None or gpu.name.casefold() not in gpus or not of_model:
             continue
         if reason := group.trained.differs(workload, gpu, software):
-            text = f"steps of {group.instance_type} are not used: {reason}"
-            applied.note(text, *group.entries)
+            applied.note(f"steps of {group.instance_type} are not used: {reason}", *group.entries)
         else:
             applied.use(group.entries, "steps")
     return applied.finished(catalog)
@@ -456,8 +459,10 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry]) -> None:
         if now > n and gbps not in own:
             applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: more was measured at less")
         elif now < n and gbps not in own:
-            change = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {now}"
-            applied.note(f"{change}, measured here at more bandwidth")
+            applied.note(
+                f"n_sat at {gbps:g} Gbit/s comes down from {n} to {now}, measured here at more"
+                " bandwidth"
+            )
     applied.catalog = replace(catalog, n_sat=table)
 
 

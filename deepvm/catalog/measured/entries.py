@@ -211,8 +211,9 @@ class MeasuredCatalog:
         """Record that entries of another workload are not used."""
         for entry in entries:
             if entry.workload != workload:
-                reason = f"{workload} counts for {entry.subject}; --workload chooses"
-                self.reasons[entry.name] = reason
+                self.reasons[entry.name] = (
+                    f"{workload} counts for {entry.subject}; --workload chooses"
+                )
 
     def use(self, entries: Iterable[Entry], kind: str = "") -> None:
         for entry in entries:

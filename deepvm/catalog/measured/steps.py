@@ -133,8 +133,9 @@ class StepTimes:
             return f"{counted(count, 'step')} of {of}: a law of them needs {ENOUGH}"
         if self.saved or _can_fit():
             return ""
-        advice = "to fit one needs scipy: install deepvm[fit]"
-        return f"no law of its steps was saved with it, and {advice}"
+        return (
+            "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
+        )
 
     @property
     def steps(self) -> Steps:

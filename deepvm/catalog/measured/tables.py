@@ -170,8 +170,9 @@ def open_tables(name: str) -> Tables | None:
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        allowed = "auto, paper, or a .json file that 'deepvm tables export' wrote"
-        raise RequestError("tables", name, allowed)
+        raise RequestError(
+            "tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote"
+        )
     return read_tables(Path(name))
 
 
@@ -187,8 +188,9 @@ def refuse_missing_types(kind: str, types: Mapping[str, str]) -> None:
     """Raise a RequestError where a type of such an entry is not named."""
     for option in TYPES[kind]:
         if not types.get(option):
-            allowed = "the provider's name of the type that is measured, such as g4dn.xlarge"
-            raise RequestError(option, "", allowed)
+            raise RequestError(
+                option, "", "the provider's name of the type that is measured, such as g4dn.xlarge"
+            )
 
 
 def entry_of(
@@ -201,8 +203,10 @@ def entry_of(
     kinds = {known: kind for kind, known in DOCUMENT_VERSIONS.items()}
     if version not in kinds:
         versions = ", ".join((TABLES_VERSION, *kinds))
-        message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
-        raise CatalogFormatError(name, [Issue(message)])
+        raise CatalogFormatError(
+            name,
+            [Issue(f"invalid value for schema_version: {version[:60]!r} (expected {versions})")],
+        )
     kind = kinds[version]
     own = {**document, "instance_type": machine_type(document)}
     known_types = {key: types.get(key) or str(own.get(key) or "") for key in TYPES[kind]}
@@ -245,8 +249,9 @@ def restore_previous(folder: StrPath) -> Path:
     before = Path(folder) / PREVIOUS
     with locked(path.parent):
         if is_missing(before) and is_missing(path):
-            reason = "nothing was measured yet, there is no earlier version to go back to"
-            raise DataError(f"{path}: {reason}")
+            raise DataError(
+                f"{path}: nothing was measured yet, there is no earlier version to go back to"
+            )
         replace_file(path.parent, encode_tables(previous_tables(folder)))
     return path
 
@@ -254,8 +259,9 @@ def restore_previous(folder: StrPath) -> Path:
 def previous_tables(folder: StrPath) -> Tables:
     """The tables before the last change; empty before the first one."""
     path = Path(folder) / PREVIOUS
-    advice = f"These are the tables before the last change: remove {path} to do without them."
-    return _read_if_any(path, advice)
+    return _read_if_any(
+        path, f"These are the tables before the last change: remove {path} to do without them."
+    )
 
 
 def encode_tables(tables: Tables) -> bytes:

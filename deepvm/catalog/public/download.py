@@ -32,12 +32,16 @@ class PublicFile:
 
     def __post_init__(self) -> None:
         if not _on_the_web(self.url):
-            allowed = "an https:// or http:// address without user and password"
-            raise RequestError(self.variable, shown(self.url), allowed)
+            raise RequestError(
+                self.variable,
+                shown(self.url),
+                "an https:// or http:// address without user and password",
+            )
 
     def unreadable(self, detail: str) -> CloudError:
-        advice = f"{self.advice}; if {self.variable} is set, check its value"
-        return CloudError(self.what, "reply", detail, advice)
+        return CloudError(
+            self.what, "reply", detail, f"{self.advice}; if {self.variable} is set, check its value"
+        )
 
 
 def public_file(source: PublicSource, url: str, total_s: float) -> PublicFile:
@@ -79,8 +83,12 @@ def download(file: PublicFile) -> DownloadedFile:
         if isinstance(reason, TimeoutError):
             why = "timeout"
             detail = f"no answer within {timeout_s:g} s"
-        advice = f"check the network and HTTPS_PROXY, or set {file.variable} to a copy"
-        raise CloudError(file.what, why, detail, advice) from None
+        raise CloudError(
+            file.what,
+            why,
+            detail,
+            f"check the network and HTTPS_PROXY, or set {file.variable} to a copy",
+        ) from None
 
 
 def shown(url: str) -> str:
@@ -103,8 +111,12 @@ def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
         if len(body) > file.max_bytes:  # a small file may unpack to any size
             raise file.unreadable(f"the file is larger than {file.max_bytes // 2**20} MiB")
         if time.monotonic() > end:
-            late = f"the file was not complete after {file.total_s:g} s"
-            raise CloudError(file.what, "timeout", late, file.advice)
+            raise CloudError(
+                file.what,
+                "timeout",
+                f"the file was not complete after {file.total_s:g} s",
+                file.advice,
+            )
     promised = reply.headers.get("Content-Length", "")
     if not packed and promised.isdigit() and len(body) < int(promised):
         raise EOFError(f"the file broke off after {len(body)} of {promised} bytes")

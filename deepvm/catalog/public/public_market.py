@@ -84,9 +84,13 @@ class PublicCatalog(PriceSource):
         if self.error is None:
             signals = self._fetch_within(self.wait_s, regions)
         if self.error is not None and self.error.why in fetching.SLOW_REASONS:
-            named = f"--source {self.source.name} --cloud {self.cloud.name}"
-            advice = f"'deepvm catalog refresh {named}' waits longer"
-            self.error = CloudError(self.source.title, self.error.why, self.error.detail, advice)
+            self.error = CloudError(
+                self.source.title,
+                self.error.why,
+                self.error.detail,
+                f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud.name}'"
+                " waits longer",
+            )
         return signals or kept
 
     def refresh(self, first: Sequence[str] = (), total_s: float = 60.0) -> Signals:
@@ -96,8 +100,11 @@ class PublicCatalog(PriceSource):
         except RequestError:
             raise  # a setting is wrong
         except Exception as error:
-            advice = "what was fetched before stays; try again later"
-            self._remember(fetching.failure_of(self.source.title, error, advice))
+            self._remember(
+                fetching.failure_of(
+                    self.source.title, error, "what was fetched before stays; try again later"
+                )
+            )
         else:
             for signal in sorted(signals, key=lambda s: s.region not in first):
                 self.cache.write(signal, self.now)
@@ -136,8 +143,9 @@ class PublicCatalog(PriceSource):
         try:
             signals = future.result(wait_s + _READING_S)
         except LateError:
-            late = f"no answer within {wait_s:g} s"
-            self._remember(CloudError(self.source.title, "timeout", late, ""))
+            self._remember(
+                CloudError(self.source.title, "timeout", f"no answer within {wait_s:g} s", "")
+            )
             return {}
         self.error = other.error
         return signals

@@ -66,15 +66,20 @@ def find_model(name: str) -> Model:
     if wanted not in known:
         meant = meant_model(wanted, known)
         which = examples(wanted, known, known[meant].name if meant in known else meant)
-        also = "--params 7B describes any other transformer by its size"
-        raise RequestError("model", name, f"a model of 'deepvm performance models'{which}; {also}")
+        raise RequestError(
+            "model",
+            name,
+            f"a model of 'deepvm performance models'{which}; --params 7B describes any other"
+            " transformer by its size",
+        )
     return known[wanted]
 
 
 def model_of_size(text: str | float, sequence: int | None = None) -> Model:
     """A language model of so many parameters, ``7B`` or a number; raises a RequestError."""
-    allowed = "parameters from 100k to 10T, such as 7B or 350M"
-    parameters = _parse_count(text, "params", allowed, 1e5, 1e13)
+    parameters = _parse_count(
+        text, "params", "parameters from 100k to 10T, such as 7B or 350M", 1e5, 1e13
+    )
     length = sequence or _SEQUENCE
     letters = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}
     letter, factor = next(item for item in letters.items() if parameters >= item[1])

@@ -132,8 +132,9 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError) as error:
             return replace(entry, problem=str(error) or type(error).__name__)
         if signal is None:
-            problem = "another version of deepvm wrote it"
-            return replace(entry, state="other version", problem=problem)
+            return replace(
+                entry, state="other version", problem="another version of deepvm wrote it"
+            )
         assert signal.fetched_at is not None
         seconds = ttl_s(signal.kind)
         if self.ttl_s is not None and base(signal.kind) != FAILURES:

@@ -111,8 +111,10 @@ class Cloud:
     def own_region(self, profile: str) -> Region:
         """The user's own region, else the cloud's default."""
         for variable in filter(os.environ.get, self.region_variables):
-            where = f"environment variable {variable}"
-            return Region(self.check_region(os.environ[variable], variable), where)
+            return Region(
+                self.check_region(os.environ[variable], variable),
+                f"environment variable {variable}",
+            )
         named = " and no ".join(("--region", *self.region_variables))
         return Region(self.default_region, f"the default: no {named}")
 
@@ -140,10 +142,12 @@ class Cloud:
         raise self._not_asked("spot placement scores")
 
     def _not_asked(self, subject: str) -> CloudError:
-        detail = (
-            f"deepvm only reads public catalogs of {self.title}'s prices, and has no API client"
+        return CloudError(
+            subject,
+            "reply",
+            f"deepvm only reads public catalogs of {self.title}'s prices, and has no API client",
+            "leave the option out",
         )
-        return CloudError(subject, "reply", detail, "leave the option out")
 
     def cache(self, profile: str) -> "Cache":
         from deepvm.catalog.signals.cache import Cache, default_folder

@@ -160,8 +160,10 @@ def recent_failure(cache: Cache, request: SignalRequest, now: datetime) -> Cloud
     stored = cache.read(request.region, f"{kinds.FAILURES}:{request.kind}", now)
     if stored is None or not stored.fresh or stored.observed_at > now:
         return None
-    ago = f"that was {age(stored.observed_at, now)} ago"
-    detail = f"{stored.data['detail']}; {ago}, and 'deepvm catalog refresh' asks again now"
+    detail = (
+        f"{stored.data['detail']}; that was {age(stored.observed_at, now)} ago, and 'deepvm catalog"
+        " refresh' asks again now"
+    )
     return CloudError(**{**stored.data, "detail": detail})
 
 
@@ -240,9 +242,12 @@ class ResolvedSignals:
     def check_live(self, region: str) -> None:
         for kind, error in self.errors_of(region).items():
             if base(kind) in kinds.PRICES or error.why in CREDENTIAL_REASONS:
-                detail = f"{reason(error.why)} ({error.what}: {error.detail})"
-                advice = f"{error.advice}; --prices auto continues with older prices"
-                raise CloudError(f"live prices of {region}", error.why, detail, advice)
+                raise CloudError(
+                    f"live prices of {region}",
+                    error.why,
+                    f"{reason(error.why)} ({error.what}: {error.detail})",
+                    f"{error.advice}; --prices auto continues with older prices",
+                )
 
 
 def resolve(

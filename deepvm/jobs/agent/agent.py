@@ -120,8 +120,9 @@ class Agent(TrainerRequests):
         except Exception as error:  # such as a full disk: of this machine, not of the job
             log.exception("this machine cannot train")
             lines = traceback.format_exc().splitlines()
-            why = f"{type(error).__name__}: {error}"
-            self._preparation.give_up("unusable", why=why, own=True, lines=lines)
+            self._preparation.give_up(
+                "unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines
+            )
         sockets = TrainerSocket(folder, self._answer)
         try:
             self._loop()
@@ -260,8 +261,11 @@ class Agent(TrainerRequests):
             silent_s = self._liveness.lasts_s
             if silent_s >= self._preparation.orphan_after_s:
                 if last_save_limit_s is None:
-                    text = "no controller has answered for %.0f s: trainers save, and this machine"
-                    log.warning(f"{text} ends", silent_s)
+                    log.warning(
+                        "no controller has answered for %.0f s: trainers save, and this machine"
+                        " ends",
+                        silent_s,
+                    )
                     last_save_limit_s = time.monotonic() + ORPHAN_SAVE_S
                     if self._board is not None:
                         wanted = self._base + self._board.of_rank(0, RankFlag.STEP)
@@ -605,8 +609,9 @@ class Agent(TrainerRequests):
             return {}
         found = self._marked_everywhere(step, save, peers=peers)
         if "error" in found and not peers:  # else rank 0 marks it over the ranks' own store
-            error = f"step {step} is not marked: {found['error']}"
-            self._save_reported({"save": list(save), "error": error})
+            self._save_reported(
+                {"save": list(save), "error": f"step {step} is not marked: {found['error']}"}
+            )
         return found
 
     def _marked_everywhere(self, step: int, save: ScheduledSave, *, peers: bool) -> JsonObject:

@@ -170,8 +170,10 @@ class Reporter:
         if first is None or second is None:
             return
         dropped = self._events.pop(first).get("dropped", 1) + 1
-        text = f"[{dropped} lines are missing here: they came faster than they could be sent]"
-        self._events[second - 1] |= {"text": text, "dropped": dropped}
+        self._events[second - 1] |= {
+            "text": f"[{dropped} lines are missing here: they came faster than they could be sent]",
+            "dropped": dropped,
+        }
 
     def forget(self, generation: int) -> None:
         with self._change:

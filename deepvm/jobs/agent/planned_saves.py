@@ -71,8 +71,10 @@ class PlannedSaves:
         unsaved = counted(step - safe, "step")
         if not base + safe:
             return f"no checkpoint is safe; not saved: {unsaved}"
-        newest = f"the newest checkpoint that is safe is of step {base + safe}"
-        return f"{newest}; not saved: {unsaved} after it"
+        return (
+            f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved}"
+            " after it"
+        )
 
     def _look_for_started(self) -> None:
         version = 0

@@ -145,8 +145,10 @@ class StandaloneAgent(TrainerRequests):
 
     def _save_before_end(self) -> None:
         if not self._safe():  # else the cloud's notice was earlier
-            text = "SIGTERM: trainers save first; it is passed on in %.0f s at the latest"
-            log.warning(text, self.grace_s)
+            log.warning(
+                "SIGTERM: trainers save first; it is passed on in %.0f s at the latest",
+                self.grace_s,
+            )
             self._board.words[Flag.RESUMED] = 0
             self._board.request(SaveReason.EMERGENCY, int((time.time() + self.grace_s) * 1000))
 

@@ -559,8 +559,7 @@ class Controller:
         lost, reason = self._lost_lines.get(machine, (0, ""))
         try:
             if lost:
-                missing = f"[{lost} lines are missing here: {reason}]"
-                add_line(folder, machine, missing, time.time())
+                add_line(folder, machine, f"[{lost} lines are missing here: {reason}]", time.time())
                 del self._lost_lines[machine]
             add_line(folder, machine, line, time.time(), rank)
         except OSError as error:  # a full disk stops no training

@@ -166,8 +166,10 @@ def _missing_steps(world: JobState) -> str:
     steps = world.terms.steps
     if steps is None or world.steps >= steps or world.progress_unknown:
         return ""
-    done = f"the script ended with exit code 0 after {world.steps} of {steps} steps"
-    return f"{done}; if that is all, leave out 'steps'"
+    return (
+        f"the script ended with exit code 0 after {world.steps} of {steps} steps; if that is all,"
+        " leave out 'steps'"
+    )
 
 
 def _hung(world: JobState) -> JobState:

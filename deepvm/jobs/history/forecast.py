@@ -102,8 +102,10 @@ def _unforeseen(world: JobState, steps: int, step_s: float) -> str:
     if terms.least != terms.most:
         return "deepvm cannot simulate a job whose number of machines may change"
     if terms.bought:
-        change = "switch to on-demand machines to meet its deadline"
-        return f"deepvm cannot simulate a job that may {change}"
+        return (
+            "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
+            " deadline"
+        )
     if step_s:
         return ""
     return "no step was timed"
@@ -167,8 +169,11 @@ def _expected(
 def refuse_unlike(terms: JobLimits) -> None:
     """Raise RequestError for jobs that the simulator has no like of."""
     if terms.least != terms.most or terms.bought:
-        what = "a job whose machines.count is a number and that no deadline moves on demand"
-        raise RequestError("validate", True, what)
+        raise RequestError(
+            "validate",
+            True,
+            "a job whose machines.count is a number and that no deadline moves on demand",
+        )
 
 
 @dataclass

@@ -530,5 +530,6 @@ def _shown(engine: sa.Engine) -> str:
 
 def _unusable(engine: sa.Engine, error: Exception) -> DataError:
     why = str(getattr(error, "orig", None) or error).splitlines()[0]
-    what = f"the history {_shown(engine)} cannot be used: {why}"
-    return DataError(f"{what}; name another place in {PLACE}")
+    return DataError(
+        f"the history {_shown(engine)} cannot be used: {why}; name another place in {PLACE}"
+    )

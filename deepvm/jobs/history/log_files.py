@@ -47,8 +47,10 @@ class LogReader:
 
     def __init__(self, folder: Path, machine: str = "") -> None:
         if not folder.is_dir():
-            what = "the job's folder is not here, and its logs with it; look where it was started"
-            raise DataError(f"{folder}: {what}")
+            raise DataError(
+                f"{folder}: the job's folder is not here, and its logs with it; look where it was"
+                " started"
+            )
         self._folder = folder / FOLDER
         self._machine = machine
         self._places: dict[Path, int] = {}

@@ -85,8 +85,9 @@ def due(run: Records) -> Problems:
         attempt = attempts.get(row["attempt"])
         recorded = f"attempt {row['attempt']} recorded a checkpoint of step {step}"
         if attempt is None:
-            by = f"attempt {row['attempt']}"
-            yield f"a checkpoint of step {step} is recorded by {by}, which is not"
+            yield (
+                f"a checkpoint of step {step} is recorded by attempt {row['attempt']}, which is not"
+            )
         elif step > max(attempt["resumed_step"] or 0, attempt["reached_step"]):
             yield f"{recorded}, which it has not reached"
         elif step % every and step != attempt["until"] and not on_request:
@@ -101,8 +102,10 @@ def unplanned(run: Records) -> Problems:
     hits = {one["attempt"]: min(one["struck"].values(), default=math.inf) for one in run.attempts}
     for row in run.checkpoints:
         if row["error"] not in ("", SKIPPED) and row["time"] < hits.get(row["attempt"], math.inf):
-            failed = f"the checkpoint of step {row['step']} failed, and no fault was planned"
-            yield f"{failed}: {row['error']}"
+            yield (
+                f"the checkpoint of step {row['step']} failed, and no fault was planned:"
+                f" {row['error']}"
+            )
 
 
 def records(run: Records) -> Problems:

@@ -69,8 +69,10 @@ def _ranks(run: Records) -> Problems:
             if number not in attempts:
                 yield f"{did}, which is not recorded"
             elif attempts[number]["world"] != world or rank >= world:
-                planned = f"attempt {number} had a world of {attempts[number]['world']}"
-                yield f"{planned}, and rank {rank} of {world} did a step"
+                yield (
+                    f"attempt {number} had a world of {attempts[number]['world']}, and rank {rank}"
+                    f" of {world} did a step"
+                )
             elif rank not in restored.get(number, ()):
                 yield f"{did}, and has not noted from where it continued"
 
@@ -88,8 +90,10 @@ def _attempts_reached(run: Records) -> Problems:
             yield f"attempt {number} reached step {reached}, and {last_logged} by its ranks"
         last = max(reached, one["resumed_step"] or 0)
         if last > until or (one["state"] == "completed" and last != until):
-            recorded = f"attempt {number} is recorded as {one['state']} at step {last}"
-            yield f"{recorded}, and was to end at {until}"
+            yield (
+                f"attempt {number} is recorded as {one['state']} at step {last}, and was to end at"
+                f" {until}"
+            )
 
 
 def _times(run: Records) -> Problems:
@@ -269,8 +273,10 @@ def _one_at_a_time(run: Records) -> Problems:
             newest = number
             later = [(at, other) for other, at in begins.items() if other > number]
             if number in begins and later and row["time"] > min(later)[0]:
-                did = f"attempt {number} of rank {rank} did step {row['global_step']}"
-                yield f"{did} alongside attempt {min(later)[1]}"
+                yield (
+                    f"attempt {number} of rank {rank} did step {row['global_step']} alongside"
+                    f" attempt {min(later)[1]}"
+                )
 
 
 def _artefacts(run: Records) -> Problems:

@@ -47,8 +47,10 @@ def _newest(run: Records) -> Problems:
     for one in run.attempts:
         resumed = one["resumed_step"]
         if resumed is not None and resumed < newest:
-            went_on = f"attempt {one['attempt']} continued from step {resumed}"
-            yield f"{went_on}, though version {newest} was safe"
+            yield (
+                f"attempt {one['attempt']} continued from step {resumed}, though version {newest}"
+                " was safe"
+            )
         # Without an anchor only what is safe elsewhere
         safe = [row[0] for row in one["safe"] if row[2] or "node" not in faults]
         newest = max([newest, *safe])

@@ -94,12 +94,13 @@ class Subject:
         here = Path.cwd()
         # Stops at the first file that is too much: the folder may be anything
         if any(total > _MOST_BYTES for total in itertools.accumulate(_sizes(here))):
-            allowed = (
-                "a script with an output folder: {out} in its arguments, or DEEPVM_AUDIT_DIR;"
-                " else each run gets a copy of the current folder, of at most"
-                f" {_MOST_BYTES // 10**6} MB"
+            raise RequestError(
+                "SCRIPT",
+                str(self.script),
+                "a script with an output folder: {out} in its arguments, or DEEPVM_AUDIT_DIR; else"
+                f" each run gets a copy of the current folder, of at most {_MOST_BYTES // 10**6}"
+                " MB",
             )
-            raise RequestError("SCRIPT", str(self.script), allowed)
 
         def left_out(folder: str, names: list[str]) -> set[str]:
             inside = {name for name in names if run.is_relative_to(Path(folder, name).resolve())}
@@ -160,8 +161,10 @@ def _sizes(folder: Path) -> Iterator[int]:
 def digest_of_file(path: Path, folder: Path) -> str:
     """Hex SHA-256 of names and values of all tensors in a file of a run. Raises DataError."""
     if not path.is_file():
-        missing = f"{path.name}: the script has not written this file of final parameters"
-        raise DataError(f"{missing}; in {folder}, the folder of its run, {_shown(folder)}")
+        raise DataError(
+            f"{path.name}: the script has not written this file of final parameters; in {folder},"
+            f" the folder of its run, {_shown(folder)}"
+        )
     named = sorted(_tensors("", _load(path)), key=lambda pair: pair[0])
     if not named:
         raise DataError(f"{path.name}: there are no tensors in this file")

@@ -130,10 +130,11 @@ def _output_folder(out: Path | None) -> Iterator[Path]:
             yield Path(name).resolve()
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        allowed = (
-            "a new or empty folder; an audit is never continued: to use this one, delete it first"
+        raise RequestError(
+            "out",
+            str(out),
+            "a new or empty folder; an audit is never continued: to use this one, delete it first",
         )
-        raise RequestError("out", str(out), allowed)
     with own_files(out):
         out.mkdir(parents=True, exist_ok=True)
     yield out.resolve()
@@ -158,8 +159,10 @@ class _Audit:
         if judge(Evidence(first, second))[0].state == "passed":
             plan = plan_of(reference, kills, write_kills, self._chance)
             if write_kills and not any(kill.kind == "write" for kill in plan):
-                nothing = "the script writes nothing with torch.save or safetensors"
-                notes.append(f"{nothing}: none was killed in a write")
+                notes.append(
+                    "the script writes nothing with torch.save or safetensors: none was killed in a"
+                    " write"
+                )
             limit_s = (len(plan) + 1) * second.attempts[0].wall_s
             self._report(f"next: {counted(len(plan), 'kill')}, in about {limit_s:.0f} s at most")
             runs, happened = self._all_killed(first, second, plan)
@@ -200,8 +203,9 @@ class _Audit:
                     for kill in missed
                 ]
             if run.ended and pending and len(runs) < _MAX_RUNS:
-                again = f"{len(pending)} of {len(plan)} kills did not hit the training"
-                self._report(f"{again}: again, earlier")
+                self._report(
+                    f"{len(pending)} of {len(plan)} kills did not hit the training: again, earlier"
+                )
         return runs, happened
 
     def _undisturbed(self, number: int) -> Run:
@@ -214,8 +218,9 @@ class _Audit:
         problem = ""
         hint = ""
         if attempt.state == "hung":
-            limit = f"{self._subject.timeout_s:.0f} s"
-            problem = f"the script has not ended after {limit}; see --timeout"
+            problem = (
+                f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout"
+            )
         elif attempt.state == "failed":
             problem = f"the script fails without a kill, with exit code {attempt.code}:"
             problem += f"\n{attempt.last_lines}"

@@ -104,8 +104,10 @@ class History:
                 )
             for at, row in enumerate(one.attempt.logged.steps.get(0, ()), one.resumed):
                 if at >= len(steps):
-                    resumed = f"{attempt} resumed from step {one.resumed}"
-                    return Divergence(f"{resumed} and made step {at + 1}, of {len(steps)}")
+                    return Divergence(
+                        f"{attempt} resumed from step {one.resumed} and made step {at + 1}, of"
+                        f" {len(steps)}"
+                    )
                 if values(row) != values(steps[at]):
                     where = f"{attempt}, which resumed from step {one.resumed}, diverged at step"
                     found = self._cause(one.attempt.logged, at - one.resumed, at)

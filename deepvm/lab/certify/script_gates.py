@@ -95,8 +95,10 @@ def _ends(evidence: Evidence) -> Problems:
 def _kills(evidence: Evidence) -> Problems:
     """All kills that were planned hit a training that had made steps, and left no process."""
     if evidence.ended and evidence.hits < evidence.planned:
-        hit = f"{evidence.hits} of {evidence.planned} kills hit the training"
-        yield f"{hit}: let it run for more steps or more time"
+        yield (
+            f"{evidence.hits} of {evidence.planned} kills hit the training: let it run for more"
+            " steps or more time"
+        )
     left = sum(attempt.left for run in evidence.killed for attempt in run.attempts)
     if left:
         yield f"{left} processes could not be killed"

@@ -29,8 +29,9 @@ class Kill(Fault):
         elif (agent := attempt.agent()) is not None:
             send_signal(signal.SIGKILL, [agent])
         else:
-            allowed = "another target: this launcher has no process besides the ranks"
-            raise RequestError("target", "agent", allowed)
+            raise RequestError(
+                "target", "agent", "another target: this launcher has no process besides the ranks"
+            )
 
 
 class Stop(Fault):

@@ -114,16 +114,16 @@ def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]
     if "data" in message:
         return 0, DataError(message["data"])
     if message.get("code") == -signal.SIGKILL:
-        reason = "the process was killed, as Linux does where memory runs out"
-        return 0, _too_large(task, reason)
+        return 0, _too_large(task, "the process was killed, as Linux does where memory runs out")
     advice = "try a smaller --batch"
     if task.processes > 1:
         advice = "try --processes 1: if that works, what connects the processes is at fault"
     elif task.device == "cuda":
         advice = "nvidia-smi shows whether the GPU is healthy"
-    where = f"process {rank + 1} of {task.processes}"
-    text = f"{task.workload.model}: {where}: {message['reason']}; {advice}"
-    return 1 + (message["event"] == "failed"), MeasurementError(text)
+    return 1 + (message["event"] == "failed"), MeasurementError(
+        f"{task.workload.model}: process {rank + 1} of {task.processes}: {message['reason']};"
+        f" {advice}"
+    )
 
 
 def _too_large(task: Task, reason: str) -> RequestError:
@@ -131,8 +131,11 @@ def _too_large(task: Task, reason: str) -> RequestError:
     smaller = "no less; choose a smaller --model or --resolution"
     if own.batch >= 4:
         smaller = f"less, such as {own.batch // 2}"
-    allowed = f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {reason}"
-    return RequestError("batch", own.batch, allowed)
+    return RequestError(
+        "batch",
+        own.batch,
+        f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {reason}",
+    )
 
 
 # --- in the process ---
@@ -194,12 +197,13 @@ def _made(workload: Workload, *, count: bool) -> "tuple[nn.Module, int]":
     except Exception as error:
         if ":" not in workload.model:
             raise
-        allowed = (
+        raise RequestError(
+            "model",
+            workload.model,
             "module:function that can be imported in the current folder, of a model that takes"
-            " images and whose operations can be counted without data"
-            f" ({type(error).__name__}: {_reason(error)})"
-        )
-        raise RequestError("model", workload.model, allowed) from None
+            f" images and whose operations can be counted without data ({type(error).__name__}:"
+            f" {_reason(error)})",
+        ) from None
 
 
 def _reason(error: Exception) -> str:

@@ -33,8 +33,9 @@ def load_rows(text: str, columns: Sequence[str]) -> Tree:
     table = load_table(_COMMENT.sub("", text))
     for column in columns:
         if column not in table.columns:
-            message = f"no column {column} in {','.join(table.columns)[:40]!r}"
-            raise FileSyntaxError(message, table.line)
+            raise FileSyntaxError(
+                f"no column {column} in {','.join(table.columns)[:40]!r}", table.line
+            )
     rows: list[dict[str, str]] = []
     lines: dict[KeyPath, int] = {}
     for line, row in table.rows:

@@ -172,8 +172,9 @@ def read_curve(path: Path, wanted: str = _WANTED) -> Curve | None:
         problem = "lists or objects are nested too deeply"
         raise DataError(f"{path}: {problem} (expected {wanted})") from None
     except (TypeError, ValueError) as error:
-        reason = f"damaged ({type(error).__name__}: {error})"
-        raise DataError(f"{path}: {reason} (expected {wanted})") from None
+        raise DataError(
+            f"{path}: damaged ({type(error).__name__}: {error}) (expected {wanted})"
+        ) from None
 
 
 def read_scaling(path: Path) -> Curve:
@@ -213,6 +214,9 @@ def check_same(path: Path, old: Curve, new: Curve) -> None:
         was = there.get(key)
         wanted = here.get(key)
         if was != wanted and (old.machine or not key.startswith("machines")):
-            why = f"{key} {was!r} there, {wanted!r} here"
-            allowed = f"a file that was measured in the same way ({why}), or the name of a new one"
-            raise RequestError("out", str(path), allowed)
+            raise RequestError(
+                "out",
+                str(path),
+                f"a file that was measured in the same way ({key} {was!r} there, {wanted!r} here),"
+                " or the name of a new one",
+            )

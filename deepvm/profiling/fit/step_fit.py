@@ -103,9 +103,11 @@ def fit_step_time(steps: Steps, asked: Sequence[StepQuestion] = ()) -> StepFit:
     try:
         fitted = fit_steps(steps)
     except RequestError as error:
-        few = "measure several batches and several sizes of the cluster, the larger the better"
         raise RequestError(
-            "POINTS", counted(len(steps), "row"), f"{error.allowed}; {few}"
+            "POINTS",
+            counted(len(steps), "row"),
+            f"{error.allowed}; measure several batches and several sizes of the cluster, the"
+            " larger the better",
         ) from None
     return StepFit(steps, fitted, tuple(_predicted(fitted, one) for one in asked))
 
@@ -147,8 +149,10 @@ def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Itera
         if wide := [one for one in own if one.gpus > one.nodes * most]:
             yield f"{_named(wide)}: more GPUs in a VM than were measured, {most}"
     if far := [one for one in asked if _is_beyond(one, measured)]:
-        largest = f"{counted(measured.nodes[-1], 'VM')} and {counted(measured.gpus[1], 'GPU')}"
-        yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
+        yield (
+            f"{_named(far)}: more than {REACH} x what was measured,"
+            f" {counted(measured.nodes[-1], 'VM')} and {counted(measured.gpus[1], 'GPU')}"
+        )
     low, high = measured.batch
     if outside := [one for one in asked if not low <= one.batch <= high]:
         known = f"{low:g} samples"
@@ -158,8 +162,10 @@ def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Itera
     low_nodes = measured.nodes[0]
     low_gpus = measured.gpus[0]
     if small := [one for one in asked if one.nodes < low_nodes or one.gpus < low_gpus]:
-        least = f"{counted(low_nodes, 'VM')} and {counted(low_gpus, 'GPU')}"
-        yield f"{_named(small)}: smaller than what was measured, {least}"
+        yield (
+            f"{_named(small)}: smaller than what was measured, {counted(low_nodes, 'VM')} and"
+            f" {counted(low_gpus, 'GPU')}"
+        )
 
 
 def _named(asked: Sequence[StepQuestion]) -> str:

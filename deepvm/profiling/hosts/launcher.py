@@ -163,8 +163,11 @@ class Launcher:
         except ValueError as error:
             raise RequestError("launcher", template, f"balanced quotes ({error})") from None
         if not local and not any(HOST in w for w in words):
-            allowed = f"{', '.join(PRESETS)}, or a command with {HOST} in it, such as 'ssh {HOST}'"
-            raise RequestError("launcher", template, allowed)
+            raise RequestError(
+                "launcher",
+                template,
+                f"{', '.join(PRESETS)}, or a command with {HOST} in it, such as 'ssh {HOST}'",
+            )
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
             raise RequestError(
                 "launcher", template, f"a program of this machine; there is no {words[0]} here"

@@ -99,9 +99,10 @@ def one_machine(boots: Iterable[str], *, allowed: bool = True) -> bool:
     known = [boot for boot in boots if boot]
     found = len(set(known)) < len(known)
     if found and not allowed:
-        unsaved = (
-            "this option, or --save over real hosts: these are one machine, which says nothing"
-            " of VMs"
+        raise RequestError(
+            "force_local",
+            False,
+            "this option, or --save over real hosts: these are one machine, which says nothing of"
+            " VMs",
         )
-        raise RequestError("force_local", False, unsaved)
     return found

@@ -284,11 +284,12 @@ class Task:
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
-            allowed = (
+            raise RequestError(
+                "sizes",
+                ",".join(map(str, sizes)),
                 "1, which speed-ups are relative to, and others up to the number of hosts"
-                f" ({hosts})"
+                f" ({hosts})",
             )
-            raise RequestError("sizes", ",".join(map(str, sizes)), allowed)
         return sizes
 
     def workload(self, device: str, processes: int) -> JsonDict:

@@ -118,8 +118,10 @@ def _run(order: JsonObject, lines: SimpleQueue[str]) -> None:
         _, first = error.get_first_failure()
         if first.exitcode < 0:  # who ends otherwise has said why
             name = signal.Signals(-first.exitcode).name
-            killed = f"was killed by signal {-first.exitcode} ({name})"
-            emit("failed", reason=f"its process {first.local_rank} {killed}")
+            reason = (
+                f"its process {first.local_rank} was killed by signal {-first.exitcode} ({name})"
+            )
+            emit("failed", reason=reason)
         raise SystemExit(1) from None
     except Exception as error:  # the other hosts' torchrun is not there, or went away
         if "EADDRINUSE" in str(error):

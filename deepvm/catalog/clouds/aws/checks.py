@@ -51,10 +51,13 @@ def _clock(reply: JsonObject) -> Check:
     # Small differences prove nothing: the date has whole seconds, and the reply took time.
     if abs(skew) <= WARNING_SKEW_S:
         return Check("clock", True, "agrees with AWS")
-    off = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS"
-    detail = f"{off}, which refuses requests that are more than {MAX_SKEW_S:.0f} s off"
-    advice = "set the clock, for example with 'sudo timedatectl set-ntp true'"
-    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, detail, advice)
+    return Check(
+        "clock",
+        False if abs(skew) > MAX_SKEW_S else None,
+        f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS, which refuses requests"
+        f" that are more than {MAX_SKEW_S:.0f} s off",
+        "set the clock, for example with 'sudo timedatectl set-ntp true'",
+    )
 
 
 def _permission(

@@ -56,8 +56,10 @@ class Ec2Account:
         bucket = self.settings.own_bucket
         found = self.ask("s3", "GetBucketLocation", ("NoSuchBucket",), Bucket=bucket)
         if found == "NoSuchBucket":
-            made = f"aws s3 mb s3://{bucket} --region {region}"
-            raise RefusedError(f"DEEPVM_AWS_BUCKET: there is no bucket {bucket}; make it: {made}")
+            raise RefusedError(
+                f"DEEPVM_AWS_BUCKET: there is no bucket {bucket}; make it: aws s3 mb s3://{bucket}"
+                f" --region {region}"
+            )
         there = found.get("LocationConstraint") or "us-east-1"
         if there != region:
             raise RefusedError(
@@ -162,8 +164,10 @@ class Ec2Account:
 def as_ours(error: CloudError) -> RefusedError | UnknownError:
     """A failed request, by whether it is certain that nothing can come of it."""
     if error.why == "permission":
-        cure = "'deepvm doctor --iam --for run' prints the policy that jobs need"
-        return RefusedError(f"{error.what}: {error.detail}; {cure}")
+        return RefusedError(
+            f"{error.what}: {error.detail}; 'deepvm doctor --iam --for run' prints the policy that"
+            " jobs need"
+        )
     return (UnknownError if error.why in _PASSING else RefusedError)(str(error))
 
 
