@@ -277,9 +277,9 @@ class Checkpointer:
         due is saved when the body of the loop has ended: all optimizers, ``extra``, random states
         and loaders at that moment, but no local variables of the loop. An iteration that is left
         early, by ``break`` or an exception, counts if an optimizer has stepped in it, but what
-        waits for
-        its end is not saved: call :meth:`save` with ``block`` after the loop. After
-        :meth:`restore_latest` in the body the iteration after the restored checkpoint comes next.
+        waits for its end is not saved: call :meth:`save` with ``block`` after the loop. The last of
+        ``total`` iterations is saved unless only :meth:`save` saves. After :meth:`restore_latest`
+        in the body the iteration after the restored checkpoint comes next.
 
         Args:
             total: iterations, restored ones included; None: until the loop is left.
@@ -425,7 +425,7 @@ class Checkpointer:
         self._snapshotter.forget(self._version)
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
-        if self._agent is not None:
+        if self._agent:
             self._agent.restored(self._version)
         self._between.started()
         return self._version
@@ -459,7 +459,7 @@ class Checkpointer:
                 loader.before_batch = Hook()
             if self._layers.updates is not None:
                 self._layers.updates.close()
-            if self._notice is not None:
+            if self._notice:
                 self._notice.close()
             ended = self._pipeline.close(limit_s)
             for handle in self.handles:
@@ -467,7 +467,7 @@ class Checkpointer:
                     CheckpointError(f"version {handle.version}: no tier has promised that")
                 )
             self._journal.closed(self.metrics)
-            if self._agent is not None:
+            if self._agent:
                 self._agent.close()
         if not ended:
             raise CheckpointError(f"checkpoints under way were not finished in {limit_s:.0f} s")
@@ -542,6 +542,8 @@ class Checkpointer:
             last = self._snapshotter.last_due
             skipped = last is not None and last.skipped
             saved = not skipped and self._due is None and self._asked is None
+            if self._schedule.saves or self._agent:
+                saved = saved and self._snapshotter.last_step == self._version
             if not self._ranks.minimum([saved])[0]:  # some ranks may have skipped it
                 self._save_asked()
         finally:
@@ -603,7 +605,7 @@ class Checkpointer:
                 handle = handle or request
             self._warn_of_gradients()
             handle = snapshots.begin(version, WAIT_S, best=best, handle=handle, at_boundary=True)
-            if self._agent is not None:
+            if self._agent:
                 self._agent.started(handle, None)
             snapshots.finish(at_once=True)
             snapshots.gate()
@@ -661,7 +663,7 @@ class Checkpointer:
     def _before_layer(self, copies: Sequence[SnapshotCopy]) -> None:
         self._end_pass(in_step=True)
         self._snapshotter.gate(*copies)
-        if self._agent is not None:
+        if self._agent:
             self._agent.sent()
 
     def _after_step(self) -> None:
@@ -671,7 +673,7 @@ class Checkpointer:
         if self._loop:
             self._updated = True
             self._gradients.stepped("optimizer")
-            if self._notice is not None:
+            if self._notice:
                 self._notice.stepped()
             return
         self._version += 1
@@ -682,13 +684,13 @@ class Checkpointer:
     def _stepped(self) -> None:
         self._unseen.stepped()
         self._layers.turn()
-        if self._notice is not None:
+        if self._notice:
             self._notice.stepped()
 
     def _take_if_due(self) -> None:
         snapshots = self._snapshotter
         scheduled = None
-        if self._agent is not None:
+        if self._agent:
             scheduled = self._agent.stepped(self._version, self._requests.ask)
         waiting = self._due if self._loop else None
         if waiting is not None:
@@ -747,14 +749,14 @@ class Checkpointer:
         self._snapshotter.begin(
             self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary
         )
-        if self._agent is not None:
+        if self._agent:
             self._agent.started(handle, scheduled)
 
     def _take(self, deadline: float | None, scheduled: ScheduledSave | None) -> None:
         self._warn_of_gradients()
         self._begin(deadline, scheduled, at_boundary=True)
         self._snapshotter.finish(at_once=True)
-        if self._agent is not None:
+        if self._agent:
             self._agent.sent()
 
     def _await_batch(self, deadline: float | None, scheduled: ScheduledSave | None) -> None:
@@ -826,7 +828,7 @@ class Checkpointer:
         return SaveContext(self._version, now, snapshots.last_step, snapshots.last_s, facts)
 
     def _before_forward(self) -> None:
-        if self._agent is not None:
+        if self._agent:
             self._agent.forwarded()
         # Validation, perhaps with other weights, or statistics that are gathered: no iteration
         # starts with that.
@@ -848,11 +850,11 @@ class Checkpointer:
         except Exception as error:
             # In a transformation, or with tensors that are none: before the next step then
             log.debug("version %d is sent later: %s", self._version, error)
-        if self._agent is not None:
+        if self._agent:
             self._agent.sent()
 
     def _passes(self) -> None:
-        if self._notice is not None:
+        if self._notice:
             self._notice.forget()
 
     def _before_evaluation(self) -> None:

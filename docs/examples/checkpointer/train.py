@@ -24,7 +24,6 @@ with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
         loss.backward()
         optimizer.step()
         time.sleep(0.02)
-    checkpointer.save(block=True)
 Path("outputs").mkdir(exist_ok=True)
 torch.save(model.state_dict(), "outputs/model.pt")
-print(f"loss {loss.item():.6f} after {steps} steps")
+print(f"{steps} steps: outputs/model.pt")

@@ -215,10 +215,24 @@ def test_a_closed_checkpointer(tmp_path: Path) -> None:
         list(training.saver.steps(3))
 
 
-def test_every_so_many_steps(tmp_path: Path) -> None:
+def test_every_so_many_steps_and_at_the_end(tmp_path: Path) -> None:
     training = Training(tmp_path, every=3)
     training.run(10)
-    training.check([3, 6, 9])
+    training.check([3, 6, 9, 10])
+
+
+def test_the_end_is_saved_once(tmp_path: Path) -> None:
+    training = Training(tmp_path, every=2)
+    training.run(4)
+    training.saver.close()
+    training.check([2, 4])
+    assert training.saver.metrics["saved"] == 2
+
+
+def test_without_a_schedule_the_end_is_not_saved(tmp_path: Path) -> None:
+    training = Training(tmp_path, every=None)
+    training.run(4)
+    training.check([])
 
 
 def test_every_so_much_time(tmp_path: Path) -> None:
@@ -416,7 +430,7 @@ def test_a_preemption_notice(agent: BareAgent, tmp_path: Path) -> None:
     agent.board.words[Flag.RESUMED] = 1
     thread.join(20)
     assert numbers == [0, 1, 2, 3]
-    training.check([2])
+    training.check([2, 4])
 
 
 def test_a_notice_while_nothing_steps(agent: BareAgent, tmp_path: Path) -> None:
@@ -427,9 +441,9 @@ def test_a_notice_while_nothing_steps(agent: BareAgent, tmp_path: Path) -> None:
     for step in training.saver.steps(2):
         training.place.position += 1
         training.remember(step + 1)
-    (message,) = until(lambda: agent.told("saved"))
+    message, *_ = until(lambda: agent.told("saved"))
     assert message["version"] == 1 and message["error"] is None
-    training.check([1])
+    training.check([1, 2])
 
 
 def test_steps_that_the_agent_counts(agent: BareAgent, tmp_path: Path) -> None:
