@@ -112,9 +112,8 @@ class OptionMismatchError(RequestError):
         return f"{name} {self.allowed}"
 
 
-# What changes with a release: what pip installs for an extra, and where the pages are
+# What pip installs for an extra: changes with a release
 EXTRA_SOURCE = "'.[{}]' in a clone of deepvm"
-PAGES = "docs/{} in a clone of deepvm"
 
 
 class MissingExtraError(RequestError):

@@ -43,7 +43,7 @@ CEILINGS = {
     "begun": 55,
     "blow": 13,
     "by itself": 12,
-    "commit record": 13,
+    "commit record": 11,
     "deaf": 18,
     "fate": 2,
     "fates": 6,
@@ -52,16 +52,15 @@ CEILINGS = {
     "gone on": 5,
     "hear": 34,
     "heard": 63,
-    "lives": 327,
+    "lives": 323,
     "newcomers": 3,
-    "nobody": 3,
     "of which": 38,
-    "room": 70,
+    "room": 69,
     "said": 4,
     "set aside": 20,
     "that which": 2,
     "told": 8,
-    "went on": 9,
+    "went on": 7,
     "whatever": 5,
     "wish": 3,
 }
@@ -126,7 +125,7 @@ def main() -> None:
     ]
     if found:
         sys.exit(
-            "\n".join([*found, "banned words: say it in the terms of docs/reference/glossary.md"])
+            "\n".join([*found, "banned words: use those of docs/internals/reference/glossary.md"])
         )
 
 

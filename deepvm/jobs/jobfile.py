@@ -116,7 +116,7 @@ _Document: Any = model_of("run_file.JobFile")
 
 
 class JobFile(_Document):  # type: ignore[misc]
-    """All of a job file; see docs/reference/run-file.md and ``data/documents/run_file.json``."""
+    """All of a job file; see ``data/documents/run_file.json``."""
 
 
 def read_job_file(path: Path) -> JobFile:

@@ -88,7 +88,7 @@ _Document: Any = model_of("matrix.MatrixFile")
 
 
 class MatrixFile(_Document):  # type: ignore[misc]
-    """All of a matrix file; see docs/reference/matrix-file.md."""
+    """All of a matrix file."""
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:

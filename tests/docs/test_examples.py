@@ -21,14 +21,14 @@ from deepvm.catalog.store import load_catalog
 from deepvm.io.host_info import free_port
 
 CATALOG, JOB, SIMULATE = (
-    "docs/reference/catalog-file.md",
-    "docs/reference/simulation-file.md",
+    "docs/internals/reference/catalog-file.md",
+    "docs/internals/reference/simulation-file.md",
     "docs/internals/guide/simulate.md",
 )
 PLAN, CHECKPOINT, SETTINGS = (
     "docs/internals/guide/plan.md",
     "docs/internals/guide/checkpoint.md",
-    "docs/reference/settings.md",
+    "docs/internals/reference/settings.md",
 )
 PYTHON, SURVIVE = "docs/internals/guide/python.md", "docs/guide/survive.md"
 QUICKSTART = "docs/guide/quickstart.md"

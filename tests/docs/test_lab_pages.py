@@ -21,7 +21,7 @@ from deepvm.lab.registry import FAULTS, find_fault
 
 GUIDE, FILE, EXPLAIN = (
     "docs/internals/guide/lab.md",
-    "docs/reference/matrix-file.md",
+    "docs/internals/reference/matrix-file.md",
     "docs/internals/explain/lab.md",
 )
 

@@ -65,7 +65,7 @@ WRITTEN = {
     "docs/internals/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
     "docs/guide/estimates.md": {"plan.html"},
     "docs/guide/other-engines.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
-    "docs/reference/catalog-file.md": {"my.json", "my.csv"},
+    "docs/internals/reference/catalog-file.md": {"my.json", "my.csv"},
 }
 
 

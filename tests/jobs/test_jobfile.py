@@ -96,7 +96,7 @@ def written(document: Any, above: str = "") -> set[str]:
 
 def test_the_page_has_all_keys() -> None:
     """And no others, in its example or its table."""
-    text = (ROOT / "docs" / "reference" / "run-file.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "internals" / "reference" / "run-file.md").read_text(encoding="utf-8")
     example = FORMAT.parse(text.partition("```yaml\n")[2].partition("```")[0], "run-file.md")
     shown = written(example.model_dump(exclude_unset=True)) | set(
         re.findall(r"^\| `([a-z_.A-Z]+)` \|", text, re.M)

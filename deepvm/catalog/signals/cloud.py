@@ -130,7 +130,7 @@ class Cloud:
 
     def account_tag(self, profile: str) -> str:
         """A file name for what only one account may see, free of secrets."""
-        return "nobody"
+        return "no-account"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
         return {}

@@ -144,7 +144,7 @@ class Connection:
         if kind in (Kind.DATA, Kind.READ):
             self._data(length, shared=kind is Kind.READ)
             return
-        role, answer = self._ANSWERS.get(kind, ("nobody", None))
+        role, answer = self._ANSWERS.get(kind, ("", None))
         if answer is None or role not in ("", self._role) or not (self._role or kind is Kind.HELLO):
             raise BrokenError(f"{kind.name} from a peer that is {self._role or 'unknown'}")
         most = MOST_BODY

@@ -3,7 +3,6 @@
 from functools import cache
 from pathlib import Path
 
-from deepvm.errors import PAGES
 from deepvm.records import dataclass
 
 _FOLDER = Path(__file__).with_name("topics")
@@ -25,9 +24,6 @@ def topics() -> dict[str, Topic]:
     by_name = {}
     for path in sorted(_FOLDER.glob("*.md")):
         line, aliases, text = path.read_text(encoding="utf-8").split("\n", 2)
-        before, more, page = text.rpartition("\nMore: docs/")
-        if more:
-            text = f"{before}\nMore: {PAGES.format(page.strip())}\n"
         names = tuple(aliases.removeprefix("Also: ").split(", "))
         by_name[path.stem] = Topic(path.stem, line, names, f"{path.stem}: {line}\n{text}")
     return by_name

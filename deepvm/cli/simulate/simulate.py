@@ -61,7 +61,7 @@ def simulate(
 
     Examples: deepvm simulate --preset gpt-1.3b --compare static:33,thesis,adaptive --plot bars.png
 
-    deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
+    deepvm simulate --job simulation.yaml --sweep mttp=1h:12h --runs 1000
     """
     from deepvm.cli.simulate.cases import deadline_of, jobs_of, own_lives, policies_of, traced_lives
     from deepvm.reports.simulation import simulations as report

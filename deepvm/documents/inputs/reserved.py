@@ -4,7 +4,6 @@ from deepvm.core.cluster.commitments import ReservedPool
 from deepvm.core.json_types import JsonObject
 from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules, repeats
-from deepvm.errors import PAGES
 from deepvm.io.safe_read import StrPath
 
 
@@ -19,8 +18,7 @@ def _rules(document: JsonObject) -> Rules:
 
 RESERVED = FileFormat(
     model_of("reserved.Document"),
-    '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see '
-    + PAGES.format("internals/guide/plan.md"),
+    '{"schema_version": "deepvm.reserved/1", "pools": [...]}',
     rules=by_values(_rules),
 )
 

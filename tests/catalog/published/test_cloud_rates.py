@@ -97,7 +97,7 @@ def test_rates_are_plausible() -> None:
 
 
 def test_the_page_has_every_rate_with_its_source() -> None:
-    page = (data_folder().parent / "docs" / "reference" / "rates.md").read_text()
+    page = (data_folder().parent / "docs" / "internals" / "reference" / "rates.md").read_text()
     for file in FILES:
         document = json.loads(file.read_text())
         rows = [line for line in page.splitlines() if line.startswith(f"| {document['cloud']}")]

@@ -272,7 +272,7 @@ def test_types_of_the_catalogs_are_in_it() -> None:
     }, missing
 
 
-PAGE = ROOT / "docs" / "reference" / "instance-networks.md"
+PAGE = ROOT / "docs" / "internals" / "reference" / "instance-networks.md"
 BEGIN, END = "with WRITE_GOLDEN=1 -->\n", "<!-- end -->"
 HEADS = ("cloud", "types", "kind", "Gbit/s", "sustained", "next to GPUs", "GPU link", "disks, GB")
 
@@ -313,7 +313,7 @@ def test_the_page_has_the_gpu_types() -> None:
 
 
 def test_the_example_of_the_page_is_true() -> None:
-    (text,) = blocks("docs/reference/instance-networks.md", "pycon")
+    (text,) = blocks("docs/internals/reference/instance-networks.md", "pycon")
     example = doctest.DocTestParser().get_doctest(text, {}, PAGE.name, str(PAGE), 0)
     assert doctest.DocTestRunner().run(example) == (0, 4)
 

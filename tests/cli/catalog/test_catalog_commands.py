@@ -221,7 +221,7 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     code, out, _ = run(*words, "--estimates")
     assert code == 0 and "Warning: " in out and "those of its brother" in out
     # The page and the schema say the same.
-    page = ROOT / "docs" / "reference" / "catalog-file.md"
+    page = ROOT / "docs" / "internals" / "reference" / "catalog-file.md"
     (row,) = [r for r in page.read_text().splitlines() if r.startswith(f"| `{basis}`")]
     fields = json.loads(run("catalog", "schema")[1])["$defs"]["InstanceDocument"]["properties"]
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed

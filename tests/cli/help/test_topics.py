@@ -1,4 +1,4 @@
-"""``deepvm help TOPIC``: each fits a screen, its examples run, its options and pages exist."""
+"""``deepvm help TOPIC``: each fits a screen, its examples run, its options exist."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def test_a_topic_is_one_screen_and_its_examples_run(name: str, run: Run) -> None
 @pytest.mark.parametrize("name", topics())
 def test_what_a_topic_names_is_there(name: str, run: Run) -> None:
     text = topics()[name].text
-    text, _, page = text.partition("More: ")
-    assert page.endswith(" in a clone of deepvm\n") and (ROOT / page.split()[0]).exists()
+    assert "docs/" not in text, "a wheel has no pages"
     root = typer.main.get_command(app)
     known = {"--install-completion", "--show-completion", "--debug", "--help", "--save"}
     for group in ("recommend", "sweep", "catalog", "performance", "simulate", "run", "lab"):

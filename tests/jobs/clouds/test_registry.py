@@ -22,6 +22,6 @@ def test_help_of_inject() -> None:
 
 
 def test_page_of_the_job_file() -> None:
-    text = (ROOT / "docs/reference/run-file.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/internals/reference/run-file.md").read_text(encoding="utf-8")
     assert re.findall(r"^cloud: local +# (.+)$", text, re.M) == [joined(CLOUDS, "or")]
     assert re.findall(r"^inject: .*# (.+) only$", text, re.M) == [joined(clouds_that_preempt())]

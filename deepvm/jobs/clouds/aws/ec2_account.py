@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.catalog.clouds.aws.client import ApiCall, Aws
 from deepvm.core.json_types import JsonDict
-from deepvm.errors import PAGES, CloudError
+from deepvm.errors import CloudError
 from deepvm.jobs.cloud import ChangedError, Object, Objects, RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 
@@ -81,7 +81,7 @@ class Ec2Account:
                 lacks = "there is no"
             raise RefusedError(
                 f"{lacks} instance profile {profile}, with which {what};"
-                f" {PAGES.format('guide/aws.md')} says how, and {variable} names another"
+                f" make it, or name another in {variable}"
             )
 
     @cached_property

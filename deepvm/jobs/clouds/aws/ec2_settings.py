@@ -31,7 +31,7 @@ assert "IfMatch" in put.input_shape.members, "boto3 is too old"
 
 @dataclass(frozen=True)
 class Ec2Settings:
-    """See docs/reference/settings.md; empty: not set."""
+    """See docs/internals/reference/settings.md; empty: not set."""
 
     region: str
     bucket: str = ""

@@ -479,7 +479,7 @@ def test_user_data_installs_what_the_user_names() -> None:
             {"bucket": "no-such-bucket-there"},
             "there is no bucket no-such-bucket-there; make it: aws s3 mb",
         ),
-        ({"instance_profile": "other"}, "no instance profile other.*docs/guide/aws.md"),
+        ({"instance_profile": "other"}, "no instance profile other.*; make it, or"),
         ({"subnets": ("subnet-12345678",)}, "DescribeSubnets"),
     ],
 )
