@@ -32,15 +32,17 @@ def new_account(found: Comparison) -> NewAccount | None:
     reason = lacks(first.cluster, answer.catalog)
     if reason == "" or request.quotas_of(answer.catalog):
         return None
-    plans = (
-        RankedPlan(a, r)
-        for a in found.answers
-        if not request.quotas_of(a.catalog)
-        for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
-        if lacks(r.cluster, a.catalog) == ""
-        and r.throughput * _MAX_TIMES_SLOWER >= first.throughput
+    plan = next(
+        (
+            RankedPlan(a, r)
+            for a in found.answers
+            if not request.quotas_of(a.catalog)
+            for r in (*a.configurations, *(other.recommendation for other in a.alternatives))
+            if lacks(r.cluster, a.catalog) == ""
+            and r.throughput * _MAX_TIMES_SLOWER >= first.throughput
+        ),
+        None,
     )
-    plan = next(plans, None)
     other = ""
     if plan is not None:
         other = cloud_name(plan.answer.catalog)
@@ -53,8 +55,7 @@ def new_account(found: Comparison) -> NewAccount | None:
         for about in limits[name]["sources"]
     )
     reason = reason or "what a new account has is not documented"
-    usd_per_hour = limits.get(other, {}).get("usd_per_hour")
-    return NewAccount(reason, plan, other, usd_per_hour, sources)
+    return NewAccount(reason, plan, other, limits.get(other, {}).get("usd_per_hour"), sources)
 
 
 def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
@@ -71,13 +72,14 @@ def lacking(clouds: JsonDict, cluster: Cluster, catalog: Catalog) -> str | None:
     needed = Counter[tuple[str, str]]()
     for group in cluster.groups:
         if not group.instance.reserved:
-            quota = group.instance.quota_family, group.market.value
-            needed[quota] += group.count * group.instance.vcpus
-    lack: str | None = ""
-    for (family, market), vcpus in needed.items():
-        most = limits["vcpus"].get(family, {}).get(market)
-        if most is None:
-            lack = None
-        elif vcpus > most:
-            return f"a new account has {most} vCPUs of {family} ({market})"
-    return lack
+            vcpus = group.count * group.instance.vcpus
+            needed[group.instance.quota_family, group.market.value] += vcpus
+    known = limits["vcpus"]
+    lacks = [
+        f"{known[family][market]} vCPUs of {family} ({market})"
+        for (family, market), vcpus in needed.items()
+        if family in known and vcpus > known[family][market]
+    ]
+    if lacks:
+        return f"a new account has {' and '.join(lacks)}"
+    return None if any(family not in known for family, _ in needed) else ""

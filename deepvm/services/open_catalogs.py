@@ -107,9 +107,10 @@ class CatalogOpener:
         elif not count:
             reason = "the best cluster has no spot VMs"
         else:
-            market = self.options.market()
             try:
-                return placement(catalog, cluster.gpu, count, market, progress=self.progress)
+                return placement(
+                    catalog, cluster.gpu, count, self.options.market(), progress=self.progress
+                )
             except CloudError as error:
                 reason = str(error)
         self.say(f"no placement scores: {reason}")
@@ -131,8 +132,9 @@ class CatalogOpener:
             names = (cloud_of(options.catalog).name,)
             if named and regions not in ((), (named,)):
                 allowed = f"{named}, which --catalog names, or --catalog aws"
-                error = RequestError("region", regions[0], allowed)
-                self._ignore_region(error, f"with --catalog {named}")
+                self._ignore_region(
+                    RequestError("region", regions[0], allowed), f"with --catalog {named}"
+                )
             regions = (named,) if named else regions
         from deepvm.catalog.market.open_markets import open_markets  # not for other catalogs
 
@@ -204,9 +206,11 @@ class CatalogOpener:
 
         plans = tuple(map(read_savings_plan, self.options.savings_plan))
         if len({c.name.removesuffix(f"-{c.region}") for c in catalogs}) > 1:
-            for plan in (p for p in plans if p.glob == "*"):
-                allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
-                raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
+            for plan in plans:
+                if plan.glob == "*":
+                    percent = f"{(plan.share * 100).normalize():f}%"
+                    allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
+                    raise RequestError("savings_plan", percent, allowed)
         discounted = with_savings(catalogs, plans)
         for plan in plans:
             idle = "what it costs while nothing runs is not counted"
@@ -278,8 +282,8 @@ class CatalogOpener:
     def _training(self, catalog: Catalog) -> Training | None:
         options = self.options
         if not _trains_a_model(options, catalog):  # eFLOPS are counted
-            names = [*(f.name for f in fields(AmountOptions)), "software", "placement_group"]
-            names = [name for name in names if name not in ("model", "params")]
+            names = [f.name for f in fields(AmountOptions) if f.name not in ("model", "params")]
+            names += ["software", "placement_group"]
             for name in _given(options, names):
                 reason = "needs --model or --params"
                 raise OptionMismatchError(name, getattr(options, name), reason)
@@ -306,9 +310,7 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
     from deepvm.catalog.measured.tables import open_tables
 
     opened = open_tables(tables)
-    if opened or workload:
-        return opened
-    return None
+    return opened if opened or workload else None
 
 
 def with_figures(

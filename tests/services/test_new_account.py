@@ -46,3 +46,12 @@ def test_families_of_aws(family: str, said: str | None) -> None:
     gpu = replace(cluster.gpu, quota_family=family)
     spot = replace(cluster, gpu=gpu, spot_count=1, on_demand_count=0, memory=None)
     assert lacking(CLOUDS, spot, catalog) == said
+
+
+def test_all_that_is_lacking_is_named() -> None:
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    cluster = solve(catalog, PlanRequest.parse("3"))[0].cluster
+    gpu = replace(cluster.gpu, quota_family="P")
+    both = replace(cluster, gpu=gpu, spot_count=1, on_demand_count=1, memory=None)
+    lacks = "a new account has 0 vCPUs of P (spot) and 0 vCPUs of P (on-demand)"
+    assert lacking(CLOUDS, both, catalog) == lacks

@@ -196,8 +196,10 @@ class PlanView:
         if account is not None:
             reason = account.reason
             if grant:
-                reason = reason.partition(" vCPUs")[0]  # what is asked for is named before
-                reason += " of the first" if len(asked) > 1 else ""
+                first, *others = reason.split(" vCPUs")[:-1]
+                reason = first  # what is asked for is named before
+                if len(asked) > 1:
+                    reason += " of both" if others else " of the first"
             limit = account.usd_per_hour or math.inf
             instead = f"--cloud {account.cloud} needs {'none' if grant else 'no grant'}"
             if cluster.usd_per_hour > limit:
@@ -234,9 +236,10 @@ class PlanView:
     def price_age(self) -> int | None:
         """Days; None for prices of this week, and for undated ones."""
         as_of = self.answer.catalog.provenance.prices_as_of
-        if as_of is None or (self.now.date() - as_of).days <= _OLD_DAYS:
+        if as_of is None:
             return None
-        return (self.now.date() - as_of).days
+        days = (self.now.date() - as_of).days
+        return days if days > _OLD_DAYS else None
 
     @property
     def amount(self) -> str:
@@ -280,8 +283,8 @@ class PlanView:
 
     @property
     def has_estimates(self) -> bool:
-        types = (self.answer.catalog[r.instance_type] for r in self.answer.rejections)
-        return any(instance.eflops_basis for instance in types)
+        catalog = self.answer.catalog
+        return any(catalog[r.instance_type].eflops_basis for r in self.answer.rejections)
 
     @property
     def knows_lifetime(self) -> bool:
@@ -290,8 +293,10 @@ class PlanView:
 
     @property
     def source_lines(self) -> list[str]:
-        sources = [source_lines(answer.catalog, self.now) for answer in self.found.answers]
-        return list(dict.fromkeys(line for lines in sources for line in lines))
+        lines = (
+            line for answer in self.found.answers for line in source_lines(answer.catalog, self.now)
+        )
+        return list(dict.fromkeys(lines))
 
 
 def short_label(label: str) -> str:

@@ -145,6 +145,17 @@ def test_a_cloud_without_an_answer_is_left_out(run: Run, server: PublicServer) -
     assert code == 5 and "503" in err
 
 
+def test_the_json_names_a_cloud_without_the_region(run: Run) -> None:
+    found = plan(run, "--cloud", "gcp,aws", "-r", "us-east1", "--offline", "--pw", "3")
+    (left_out,) = found["left_out"]
+    assert set(left_out) == {"cloud", "region", "reason"}
+    assert (left_out["cloud"], left_out["region"]) == ("gcp", "")
+    assert "region us-east1" in left_out["reason"]
+    assert "deepvm catalog refresh --cloud gcp" in left_out["reason"]
+    assert found["configurations"][0]["region"] == "us-east-1", "AWS's region of this name"
+    assert "left_out" not in plan(run, "--cloud", "gcp,aws", "--offline", "--pw", "3")
+
+
 def test_the_snapshot_of_a_cloud_is_used_without_an_answer(run: Run, server: PublicServer) -> None:
     server.answers["/v8/nebius/vms.csv"] = say(b"<html>", 503)
     code, _, err = run("recommend", "--cloud", "gcp", "--cloud", "nebius", "--pw", "10")

@@ -30,6 +30,13 @@ def test_aws_alone_names_a_cloud_that_needs_no_grant(run: Run) -> None:
     assert all(s["url"].startswith("https://") and s["read"] for s in found["sources"])
 
 
+def test_aws_lacks_both_of_two_quotas(run: Run) -> None:
+    text = run("recommend", "300", "--offline")[1]
+    assert 'On-Demand P"; a new account has 0 of both, a grant' in " ".join(text.split())
+    lines = text.splitlines()
+    assert len(lines) <= 15 and max(map(len, lines)) <= 78
+
+
 def test_a_row_of_several_clouds_needs_no_grant(run: Run) -> None:
     found, text = answer(run, "--pw", "12", "--cloud", "aws,runpod,gcp")
     plan = found["configuration"]
