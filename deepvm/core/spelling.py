@@ -54,12 +54,12 @@ def refuse_unknown(option: str, name: str, known: Collection[str], between: str 
 
 
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:
-    """The end of a sentence about many names: the probable one, else the first eight."""
+    """The end of a sentence about many names: the probable one, else some of all kinds."""
     names = list(known)
     near = _meant(name, names, meant, 3)
     if near:
         return f"; did you mean {near}?"
-    return f", such as {', '.join(names[:8])}"
+    return f", such as {', '.join(names[:: len(names) // 8 + 1])}"
 
 
 def for_a_shell(word: str) -> str:

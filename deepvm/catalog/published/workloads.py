@@ -69,8 +69,8 @@ def find_model(name: str) -> Model:
         raise RequestError(
             "model",
             name,
-            f"a model of 'deepvm performance models'{which}; --params 7B describes any other"
-            " transformer by its size",
+            f"a model of 'deepvm performance models'{which}; yours: --model FILE.yaml (see 'deepvm"
+            " help models'), or --params 7B for a transformer",
         )
     return known[wanted]
 
