@@ -176,10 +176,10 @@ class Checkpointer:
         self._requests = SaveRequests(ranks)
         self._agent: AgentSaves | None = None
         link = AgentLink.find()
-        if link is not None:
+        if link:
             self._agent = AgentSaves(link)
         self._notice: NoticeHook | None = None
-        if self._agent is not None and ranks.world == 1 and strategy != "layerwise":
+        if self._agent and ranks.world == 1 and strategy != "layerwise":
             self._notice = NoticeHook(
                 state.model, self._stepper, self._agent, self._before_evaluation
             )
@@ -290,7 +290,7 @@ class Checkpointer:
         """
         if total is not None:
             arguments.check_whole("total", total, 0, ", or None")
-        if self._layers.updates is not None:
+        if self._layers.updates:
             raise RequestError("steps()", 'strategy="layerwise"', "C, G or D")
         if self._closed:
             raise CheckpointError("the checkpointer is closed")
@@ -397,7 +397,7 @@ class Checkpointer:
         """
         self._before_load()
         self._snapshotter.settle()
-        if self._layers.updates is not None:
+        if self._layers.updates:
             self._layers.updates.reset()
         self._version = restore_newest(
             self._state,
@@ -457,7 +457,7 @@ class Checkpointer:
                 hook.remove()
             for loader in self._loaders:
                 loader.before_batch = Hook()
-            if self._layers.updates is not None:
+            if self._layers.updates:
                 self._layers.updates.close()
             if self._notice:
                 self._notice.close()
@@ -524,6 +524,8 @@ class Checkpointer:
         self._between.forget()
         self._gradients.reset()
         loop = self._loop = object()
+        if total and self._version >= total:
+            log.warning("all %d iterations are done before", total)
         try:
             while total is None or self._version < total:
                 self._consumer = id(sys._getframe(1))
@@ -577,7 +579,7 @@ class Checkpointer:
         self._updated = False
         self._rewound = self._again = False
         handles = [self._asked]
-        if self._due is not None:
+        if self._due:
             handles.append(self._requests.take_handle())
         self._asked = self._due = None
         problem = f"version {self._version} is not saved: its iteration was left before the end"
@@ -600,7 +602,7 @@ class Checkpointer:
             last = snapshots.last
             if same and last is not None and (last.best or not best):
                 return last
-            if self._due is not None:  # this is the checkpoint that was due
+            if self._due:  # this is the checkpoint that was due
                 self._due, request = None, self._requests.take_handle()
                 handle = handle or request
             self._warn_of_gradients()

@@ -485,3 +485,12 @@ def test_a_request_of_one_of_two_ranks(tmp_path: Path) -> None:
     assert 2 <= version < 12
     again = run_ranks(tmp_path, "again", tmp_path / "a", 12, None, lambda *_: None)
     assert [rank["start"] for rank in again] == [version, version]
+
+
+def test_a_loop_that_is_done_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = Training(tmp_path, every=2)
+    first.run(4)
+    first.saver.close()
+    again = Training(tmp_path, every=2)
+    assert not list(again.saver.steps(4))
+    assert "all 4 iterations are done before" in caplog.text
