@@ -217,6 +217,9 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
         "no machine yet",
     ):
         assert said in out
+    dear = document | {"cost_usd": 17.2 * document["same_work_on_demand_usd"]}
+    print_text("job", document=dear, events=())
+    assert "17.2 times as much was paid" in capsys.readouterr().out
     assert (
         "deepvm simulate, given the lifetimes and latencies that it had:" in out
         and "total time" in out
