@@ -596,7 +596,6 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject = spec["inject"]
     hosts = StaticHosts.load(folder)
-    cloud = cloud_of(spec["cloud"])
     gpus = gpus_of(spec["instance_type"], hosts)
     storage = storage_of(name, folder, spec)
     memory = None
@@ -614,25 +613,22 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": memory or _MEMORY,
     }
-    injection = None
-    if inject:
-        injection = Injection.of(inject)
+    injection = Injection.of(inject) if inject else None
     code = folder / CODE if (folder / CODE).exists() else None
-    list_s = 1.0 if cloud.near else 5.0
+    list_s = 1.0 if cloud_of(spec["cloud"]).near else 5.0
     return ControlledJob(name, folder, secret_in(folder), agent_spec, code, injection, list_s)
 
 
 def gpus_of(instance_type: str, hosts: StaticHosts | None) -> int:
     """GPUs of each machine of a job. Raises RequestError: there is no such type."""
-    if hosts is not None and hosts.slots:
-        return hosts.slots
-    # Hosts may be of types that the catalog does not have
-    if hosts is not None and instance_type not in load_catalog().by_name:
-        return 0
+    if hosts is not None:
+        if hosts.slots:
+            return hosts.slots
+        # Hosts may be of types that the catalog does not have
+        if instance_type not in load_catalog().by_name:
+            return 0
     gpu = instance_of(instance_type).gpu
-    if gpu is None:
-        return 0
-    return gpu.count
+    return gpu.count if gpu else 0
 
 
 def processes_of(key: int | str, gpus: int) -> int:

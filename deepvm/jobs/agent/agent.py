@@ -108,9 +108,15 @@ class Agent(TrainerRequests):
         folder = self._around.folder
         folder.mkdir(parents=True, exist_ok=True)
         if self._notices is not None:
-            heard = (self._noticed, self._rebalanced, self._unavailable)
-            listened = (self._notices, self._over, *heard)
-            start_thread(watch, *listened, name="notices")
+            start_thread(
+                watch,
+                self._notices,
+                self._over,
+                self._noticed,
+                self._rebalanced,
+                self._unavailable,
+                name="notices",
+            )
         try:
             self._prepare()
         except OrphanedError:
@@ -139,15 +145,19 @@ class Agent(TrainerRequests):
         environ = preparation.environ(spec)
         both = {**environ, **spec["env"]}
         self._layout = ProcessLayout.of(spec, both)
-        processes = self._layout.processes
-        command = Command(spec["train"], processes, spec["env"], code, spec["launcher"])
         self._plan = PlannedSaves(parse_policy(spec["save_policy"]), float(spec["grace_s"]))
-        store = open_backups(spec["tiers"], spec["name"])
-        self._backups = Backups(store, self._around.folder / "backups", int(spec["keep"]))
+        self._backups = Backups(
+            open_backups(spec["tiers"], spec["name"]),
+            self._around.folder / "backups",
+            int(spec["keep"]),
+        )
         report = partial(self._report_line, 0)
         preparation.set_up(spec["setup"], code, both, report)
         preparation.have_data(spec["data"], report)
         self._outputs = self._outputs_of(spec, code)
+        command = Command(
+            spec["train"], self._layout.processes, spec["env"], code, spec["launcher"]
+        )
         self._trainers = Trainers(command, environ, self._report_line)
         preparation.loads_s = time.monotonic()
         self._trainers.warm_up()
@@ -174,7 +184,6 @@ class Agent(TrainerRequests):
             self._prepared.wait(_PREPARING_S)
 
     def _beat(self) -> None:
-        client = self._clients["beat"]
         around = self._around
         warm = False
         ready = False
@@ -212,7 +221,7 @@ class Agent(TrainerRequests):
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
         }
         try:
-            answer = client.ask("/beat", message, around.beat_s + 10.0)
+            answer = self._clients["beat"].ask("/beat", message, around.beat_s + 10.0)
         except (ControllerUnreachable, WireError) as error:
             log.debug("no answer to a heartbeat: %s", error)
             self._liveness.failed()

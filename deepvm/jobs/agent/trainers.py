@@ -199,10 +199,9 @@ class Trainers:
         pipe, reports = os.pipe()
         os.set_blocking(pipe, False)
         python = _python(self.command.words[0], self.command.env)
-        words = [python, "-m", "deepvm.jobs.agent.warm", str(reports)]
         try:
             process = subprocess.Popen(
-                words,
+                [python, "-m", "deepvm.jobs.agent.warm", str(reports)],
                 env={**self._environ, **self.command.env},
                 cwd="/",
                 stdin=subprocess.PIPE,

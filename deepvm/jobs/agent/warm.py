@@ -80,9 +80,7 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
         if distributed() is not None or any(name in sys.modules for name in _OTHER_GROUPS):
             return
         link = AgentLink.find()
-        answer = None
-        if link:
-            answer = link.ask({"ask": "first-step"})
+        answer = link.ask({"ask": "first-step"}) if link else None
         while answer is not None and answer.get("stop"):  # until the agent ends this process
             time.sleep(1.0)
 
@@ -90,8 +88,23 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
         optimizer.register_optimizer_step_pre_hook(before)
 
 
+_LAUNCHERS = (__file__, runpy.run_path.__code__.co_filename)
+
+
+def show_script_frames(kind: object, error: BaseException, trace: object) -> None:
+    """Print an error as Python does, without the frames that lead to the script."""
+    # The context is of runpy, too, if it cannot load a module
+    for part in filter(None, (error, error.__context__)):
+        frames = part.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename in _LAUNCHERS:
+            frames = frames.tb_next
+        part.__traceback__ = frames
+    sys.__excepthook__(type(error), error, error.__traceback__)
+
+
 def main() -> None:
     """Load, wait, run."""
+    sys.excepthook = show_script_frames
     # A training without torch, or whose torch is broken: it will say so itself
     with suppress(Exception):
         importlib.import_module("torch")

@@ -347,9 +347,7 @@ def _next_anchors(world: JobState) -> tuple[str, ...]:
     fresh = (m for m in able if m not in world.anchors)
     places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
     found = tuple(m if m in able else next(fresh, "") for m in places)
-    if all(found):
-        return found
-    return ()
+    return found if all(found) else ()
 
 
 def _has_anchors(world: JobState) -> bool:
@@ -471,8 +469,7 @@ def _ended(world: JobState) -> _Step:
             world = world.after(JobEvent.STOP)
     if not world.job.over:
         return world, []
-    left = [m for m in world.machines.values() if m.state not in _UNWANTED]
-    world, acts = _released(world, left)
+    world, acts = _released(world, [m for m in world.machines.values() if m.state not in _UNWANTED])
     return replace(world, formed=False, save=None), acts
 
 
@@ -482,8 +479,9 @@ def _wanted(world: JobState) -> _Step:
         return world, []
     # Anchors keep checkpoints, also while nothing is trained; others that go have nothing to give
     needed = {*world.anchors, *(world.members if world.formed else ())}
-    noticed = [m for role in Role for m in world.of(role, Machine.NOTICED) if m.id not in needed]
-    world, acts = _released(world, noticed)
+    world, acts = _released(
+        world, (m for role in Role for m in world.of(role, Machine.NOTICED) if m.id not in needed)
+    )
     if waiting := idlers(world):
         world, more = _released(let_go(world), waiting)
         acts += more

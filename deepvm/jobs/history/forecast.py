@@ -106,17 +106,13 @@ def _unforeseen(world: JobState, steps: int, step_s: float) -> str:
             "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
             " deadline"
         )
-    if step_s:
-        return ""
-    return "no step was timed"
+    return "" if step_s else "no step was timed"
 
 
 def _compared(document: JsonObject, without: Downtimes, step_s: float) -> JsonDict:
     idle_s = sum(one.idle_s(step_s) for one in without)
     span_s = sum(one.span_s for one in without)
-    idle_usd = 0.0
-    if span_s:
-        idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s
+    idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
     fact = {name: document[name] for name in FIGURES}
     fact["total_s"] = round(document["total_s"] - idle_s, 3)
     fact["cost_usd"] = round(document["cost_usd"] - idle_usd, 8)
@@ -134,9 +130,7 @@ def _expected(
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
     terms = world.terms
     pool = world.pools[0]
-    spots = 0
-    if not is_on_demand(pool):
-        spots = terms.most - terms.steadies
+    spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
     vms = spots or terms.most
     usd = vms * pool.usd_per_hour
     usd += sum(terms.steadies * steady.usd_per_hour for steady in terms.steady[:1])
@@ -146,9 +140,7 @@ def _expected(
     lives: tuple[float, ...] = (life_s if spots else math.inf,)
     if spots and injection and injection.count is not None:  # anyone who comes later stays
         lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
-    missed = float(Notices().missed_rate)
-    if injection:
-        missed = injection.missed + injection.silent
+    missed = injection.missed + injection.silent if injection else float(Notices().missed_rate)
     return Job(
         name="forecast",
         steps=steps,
@@ -378,8 +370,12 @@ def validation(
     usd = float(found.cost_usd[0]) - unpaid_s * usd_per_hour / 3600
     again = found.breakdown_s["recompute"] / job.step_s.mean
     forecast = _figures(float(found.total_s[0]), usd, again, lost, found.breakdown_s)
-    deviation = _deviation(forecast, fact)
-    return {"fact": fact, "forecast": forecast, "deviation": deviation, "measured": measured}
+    return {
+        "fact": fact,
+        "forecast": forecast,
+        "deviation": _deviation(forecast, fact),
+        "measured": measured,
+    }
 
 
 def _figures(

@@ -259,8 +259,10 @@ def _stretches(created_s: float, world: JobState, events: Events) -> Iterator[Ph
             end_s = min(max(end_s, since_s), at_s)
             first_s = firsts.get(generation, since_s if blind else math.inf)
             first_s = min(max(first_s, since_s), end_s)
-            yield from (("preparation", since_s, first_s), ("compute", first_s, end_s))
-            yield from [(after, end_s, at_s)] if end_s < at_s else []
+            yield "preparation", since_s, first_s
+            yield "compute", first_s, end_s
+            if end_s < at_s:
+                yield after, end_s, at_s
         elif not Job(state).over:
             yield from _waits(world, since_s, at_s)
         since_s = at_s
@@ -299,10 +301,10 @@ def _over_s(world: JobState, events: Events) -> float:
     """When training was over; now if the job is not over, as when it was resumed."""
     if not world.job.over:
         return world.now_s
-    last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
-    if last:
-        return last[-1].at_s
-    return world.now_s
+    last_s = world.now_s
+    for event in takewhile(lambda e: Job(e.state).over, reversed(events)):
+        last_s = event.at_s
+    return last_s
 
 
 def stood_s(world: JobState, events: Events) -> float:

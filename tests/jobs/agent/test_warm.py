@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.jobs.kills import arm
@@ -28,20 +29,79 @@ print(sys.argv[1:], gc.get_freeze_count() > 0, os.environ["MINE"], os.getcwd())
 def test_a_waiting_trainer_becomes_a_command(tmp_path: Path) -> None:
     """Its end does not look at all of torch for garbage: what was loaded before is frozen."""
     (tmp_path / "own.py").write_text(SCRIPT)
-    told, tells = os.pipe()
-    words = [sys.executable, "-m", "deepvm.jobs.agent.warm", str(tells)]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(words, stdin=pipe, stdout=pipe, pass_fds=(tells,), text=True)
-    os.close(tells)
-    with open(told, "rb") as source:
-        assert source.read() == READY
     order = {
         "env": {**os.environ, "MINE": "yes"},
         "folder": str(tmp_path),
         "words": ["python", "own.py", "a b"],
     }
-    said, _ = process.communicate(json.dumps(order) + "\n", timeout=60)
-    assert process.returncode == 0 and said == f"['a b'] True yes {tmp_path}\n"
+    code, output, _ = become(order, {})
+    assert code == 0 and output == f"['a b'] True yes {tmp_path}\n"
+
+
+def become(order: dict[str, Any], environ: dict[str, str]) -> tuple[int, str, str]:
+    """A waiting trainer's exit code, stdout and stderr as a command."""
+    told, tells = os.pipe()
+    words = [sys.executable, "-m", "deepvm.jobs.agent.warm", str(tells)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        words,
+        env={**os.environ, **environ},
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        pass_fds=(tells,),
+        text=True,
+    )
+    os.close(tells)
+    with open(told, "rb") as source:
+        assert source.read() == READY
+    output, errors = process.communicate(json.dumps(order) + "\n", timeout=60)
+    return process.returncode, output, errors
+
+
+CHAINED = """
+def train():
+    try:
+        {}["loss"]
+    except KeyError as error:
+        raise RuntimeError("no loss") from error
+train()
+"""
+FRAME = '  File "{}", line {}, in {}'
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "start", "last"),
+    [
+        ("def train():\n    1 / 0\ntrain()", 1, FRAME.format("own.py", 3, "<module>"), "ZeroDiv"),
+        (CHAINED, 1, FRAME.format("own.py", 4, "train"), "RuntimeError: no loss"),
+        ("raise KeyboardInterrupt", -2, FRAME.format("own.py", 1, "<module>"), "KeyboardInt"),
+        ("x = = 1", 1, '  File "{folder}/own.py", line 1', "SyntaxError: invalid syntax"),
+        ("raise SystemExit(7)", 7, "", ""),
+        ("raise SystemExit('no data')", 1, "no data", "no data"),
+    ],
+)
+def test_a_failure_shows_the_scripts_own_frames_first(
+    script: str, code: int, start: str, last: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(script)
+    (tmp_path / "torch.py").write_text("raise ImportError")  # loads sooner
+    order = {"env": {}, "folder": str(tmp_path), "words": ["python", "own.py"]}
+    returned, _, errors = become(order, {"PYTHONPATH": str(tmp_path)})
+    assert returned == code and "runpy" not in errors and "warm.py" not in errors, errors
+    lines = errors.splitlines() or [""]
+    shown = [line for line in lines if line != "Traceback (most recent call last):"]
+    assert shown[0].replace(f"{tmp_path}/", "") == start.replace("{folder}/", ""), errors
+    assert lines[-1].startswith(last)
+
+
+def test_a_module_that_is_missing_has_no_frames_of_runpy(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    for module, cause in (("mine", ""), ("mine.train", "No module named 'mine'")):
+        order = {"env": {}, "folder": str(tmp_path), "words": ["python", "-m", module]}
+        code, _, errors = become(order, {"PYTHONPATH": str(tmp_path)})
+        assert code == 1 and "No module named" in errors and cause in errors
+        assert "runpy" not in errors and "warm.py" not in errors, errors
 
 
 def test_ranks_begin_when_rank_0_listens() -> None:
