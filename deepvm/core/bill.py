@@ -19,15 +19,19 @@ HOURS_A_MONTH = 730  # By which clouds divide monthly prices
 
 
 class RateSource(NamedTuple):
-    """A rate's source; ``date``: ISO 8601; ``official``: by the cloud itself, not a copy."""
+    """Where a cloud itself states a rate; ``date``: ISO 8601."""
 
     url: str
     date: str
-    official: bool = False
+
+    @property
+    def official(self) -> bool:
+        """Plans have this key from when rates could be of others."""
+        return True
 
     def __str__(self) -> str:
-        """``https://..., 2026-10-16, not the cloud's own page``."""
-        return f"{self.url}, {self.date}" + ("" if self.official else ", not the cloud's own page")
+        """``https://..., 2026-10-16``."""
+        return f"{self.url}, {self.date}"
 
 
 class DiskRate(NamedTuple):
@@ -151,7 +155,6 @@ class Bill:
     usd_per_hour: Decimal  # without the VMs
     usd_once: Decimal
     total_usd_per_hour: Decimal
-    doubtful: tuple[str, ...]  # items whose rates are copies, not from the cloud itself
     other_region: str = ""
     counted: bool = False  # whether the budget is for all of it, see Extras.counted
 
@@ -174,7 +177,6 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
         by_hour,
         sum((item.usd_once for item in items), Decimal(0)),
         vms.usd_per_hour + by_hour,
-        tuple(i.name for i in items if i.source is not None and not i.source.official),
         other_region,
         extras.counted,
     )

@@ -30,7 +30,7 @@ from deepvm.core.extras import Extras, Surcharge
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 
-SOURCE = RateSource("https://example.org", "2026-11-27", official=True)
+SOURCE = RateSource("https://example.org", "2026-11-27")
 RATES = Rates(
     "mars",
     disks=(DiskRate("ssd", Decimal("0.08"), SOURCE),),

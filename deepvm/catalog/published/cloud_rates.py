@@ -45,6 +45,5 @@ def _rate(kind: Any, raw: JsonObject, looked_up: str) -> Any:
     if "tiers" in values:
         values["tiers"] = tuple(_rate(Tier, tier, looked_up) for tier in raw["tiers"])
     if "source" in values:
-        source = RateSource(raw["source"], raw["as_of"] or looked_up, raw["official"])
-        values["source"] = source
+        values["source"] = RateSource(raw["source"], raw["as_of"] or looked_up)
     return kind(**values)

@@ -125,8 +125,8 @@ def amount(bill: Bill | BillItem, once: str = " once") -> str:
 
 
 def about(bill: Bill) -> str:
-    """``~`` where a rate is from elsewhere than the cloud itself, or of another region."""
-    if bill.doubtful or bill.other_region:
+    """``~`` where the rates are of another region."""
+    if bill.other_region:
         return "~"
     return ""
 

@@ -53,16 +53,13 @@ def test_what_comes_besides_machines_is_counted_as_in_recommendations(
     assert line in capsys.readouterr().out
 
 
-def test_rates_that_are_official_are_printed_without_a_mark(
+def test_rates_of_another_region_are_printed_with_a_mark(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = document()
-    items = [{**item, "official": True} for item in plan["bill"]["items"]]
-    print_text(
-        "run_plan",
-        plan={**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}},
-    )
-    assert "besides machines: $0.03/h" in capsys.readouterr().out
+    bill = {**plan["bill"], "rates_of_region": "us-east-1"}
+    print_text("run_plan", plan={**plan, "bill": bill})
+    assert "besides machines: ~$0.03/h" in capsys.readouterr().out
 
 
 def test_a_validation_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
