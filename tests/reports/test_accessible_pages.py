@@ -54,4 +54,6 @@ def test_axe_finds_no_violation(
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(FAINT) == []
+    for cut in page.query_selector_all("#time .wide"):
+        assert cut.evaluate("e => e.scrollWidth <= e.clientWidth"), cut.get_attribute("aria-label")
     page.close()
