@@ -281,8 +281,11 @@ def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
     if extras.disk_kind and known and extras.disk_kind not in kinds:
         clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
         if not kinds:
-            reason = f"does not fit: no rates of disks are known for {clouds}"
-            raise OptionMismatchError("disk_type", extras.disk_kind, reason)
+            raise OptionMismatchError(
+                "disk_type",
+                extras.disk_kind,
+                f"does not fit: no rates of disks are known for {clouds}",
+            )
         raise RequestError("disk_type", extras.disk_kind, one_of(extras.disk_kind, kinds))
 
 

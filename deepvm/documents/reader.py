@@ -45,8 +45,9 @@ def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> lis
         elif one["type"] in ("missing", "union_tag_not_found"):
             messages[here.path] = f"missing key {label} ({_reason(one, here)})"
         else:
-            message = f"{tree.naming(here.path, here.value)} ({_reason(one, here)})"
-            messages.setdefault(here.path, message)
+            messages.setdefault(
+                here.path, f"{tree.naming(here.path, here.value)} ({_reason(one, here)})"
+            )
     version: KeyPath = ("schema_version",)
     if version in messages and "schema_version" in tree.value:
         messages = {version: messages[version]}

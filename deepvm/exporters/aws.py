@@ -51,8 +51,11 @@ class AwsExporter(Exporter):
     def job(self) -> str:
         name = self.options.job or "training"
         if not _NAME.fullmatch(name):
-            allowed = "up to 50 letters, digits and ._-, for names of parameters and roles of AWS"
-            raise RequestError("job", name, allowed)
+            raise RequestError(
+                "job",
+                name,
+                "up to 50 letters, digits and ._-, for names of parameters and roles of AWS",
+            )
         return name
 
     @property
@@ -74,14 +77,20 @@ class AwsExporter(Exporter):
             return "archive"
         if self.options.git:
             return "git"
-        allowed = "s3://BUCKET/NAME.tar.gz, https://HOST/NAME.tar.gz or https://HOST/NAME.git@REF"
-        raise RequestError("code", url, allowed)
+        raise RequestError(
+            "code",
+            url,
+            "s3://BUCKET/NAME.tar.gz, https://HOST/NAME.tar.gz or https://HOST/NAME.git@REF",
+        )
 
     def user_data(self, group: PlannedGroup) -> str:
         text = self.text("aws/user-data.sh", group=group)
         if (size := len(text.encode())) > LARGEST:
-            allowed = f"user data of at most {LARGEST} bytes, which is what EC2 takes"
-            raise RequestError("command", f"{size} bytes", allowed)
+            raise RequestError(
+                "command",
+                f"{size} bytes",
+                f"user data of at most {LARGEST} bytes, which is what EC2 takes",
+            )
         return text
 
 
@@ -89,8 +98,9 @@ def _limited(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits
     """The plan in the zones within the given price limit, or its own price and 20 %."""
     limits = limit_prices(plan, most)
     if limits is None and most is not None:
-        reason = "the plan has no prices of its on-demand VMs, so the limit cannot be split"
-        allowed = f"nothing: {reason}"
+        allowed = (
+            "nothing: the plan has no prices of its on-demand VMs, so the limit cannot be split"
+        )
         raise RequestError("max_price", f"{most:f}", allowed)
     if limits is None or not limits.spot_count:
         return plan, limits
@@ -144,8 +154,9 @@ class Ec2Fleet(AwsExporter):
         if group.role != MEMORY or not (self.plan.mixes_cpu_architectures or memory):
             return training
         if training and not memory:
-            allowed = (
-                f"with --memory-launch-template, too: {group.instance_type} needs another image"
+            raise RequestError(
+                "launch_template",
+                training,
+                f"with --memory-launch-template, too: {group.instance_type} needs another image",
             )
-            raise RequestError("launch_template", training, allowed)
         return memory

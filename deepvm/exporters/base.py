@@ -126,8 +126,9 @@ class Exporter:
             name, _, subnet = given.rpartition("=")
             if name and name not in named:
                 none = "none; leave the zone out: the plan has no zones"
-                allowed = f"zones of the plan: {', '.join(map(str, zones)) or none}"
-                raise RequestError("subnet", given, allowed)
+                raise RequestError(
+                    "subnet", given, f"zones of the plan: {', '.join(map(str, zones)) or none}"
+                )
             places.append((named[name] if name else None, subnet))
         return sorted(places, key=lambda p: len(zones) if p[0] is None else zones.index(p[0]))
 
@@ -179,13 +180,14 @@ class Exporter:
         if not source and self.wheels:
             source = f"{folder}/{own.wheel_name}{extra}"
         if not source and self.options.command:
-            allowed = (
+            raise RequestError(
+                "package",
+                "",
                 "with --command what pip installs on the VMs, which cannot have the deepvm that"
                 f" runs here, of {own.place}: a release such as 'deepvm[train]==0.1.0', the URL of"
                 " a wheel, or git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which"
-                " send it"
+                " send it",
             )
-            raise RequestError("package", "", allowed)
         if source:
             return f"-{source}"
         return "?deepvm export --package says what to install, and DEEPVM_PACKAGE here"
@@ -280,8 +282,10 @@ def choose_zones(plan: Plan, names: Sequence[str], *, limited: bool) -> tuple[Pl
         return sound, notes
     cheap = sound.within_budget()
     if cheap != sound:
-        budget = f"the ${format_usd(sound.budget)}/h that was asked for"
-        reason = f"there it would cost more than {budget}; --zone or --max-price takes it anyway"
+        reason = (
+            f"there it would cost more than the ${format_usd(sound.budget)}/h that was asked for;"
+            " --zone or --max-price takes it anyway"
+        )
         notes.append(f"left out: {_difference(sound, cheap)}, because {reason}")
     return cheap, notes
 
@@ -295,8 +299,11 @@ def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[
     paths = tuple(folder / file.name for file in export.files)
     existing = [str(path) for path in paths if os.path.lexists(path)]
     if existing and not force:
-        allowed = f"a folder without {', '.join(existing)}, or --force to replace"
-        raise RequestError("output_dir", str(folder), allowed)
+        raise RequestError(
+            "output_dir",
+            str(folder),
+            f"a folder without {', '.join(existing)}, or --force to replace",
+        )
     try:
         # All is written before the folder exists, and on its file system: a full disk leaves
         # nothing behind, and os.replace does not work across file systems.
@@ -309,8 +316,10 @@ def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[
             for source, path in zip(staged, paths, strict=True):
                 os.replace(source, path)
     except (OSError, ValueError) as error:
-        reason = f"{os_reason(error)}; nothing was changed, name another folder"
-        raise DataError(f"{folder}: cannot be written: {reason}") from None
+        raise DataError(
+            f"{folder}: cannot be written: {os_reason(error)}; nothing was changed, name another"
+            " folder"
+        ) from None
     return paths
 
 

@@ -76,8 +76,9 @@ class ExportOptions:
         try:
             return tuple(shlex.split(self.command))
         except ValueError as error:
-            allowed = f"a command line with closed quotes ({error})"
-            raise RequestError("command", self.command, allowed) from None
+            raise RequestError(
+                "command", self.command, f"a command line with closed quotes ({error})"
+            ) from None
 
     @property
     def git(self) -> tuple[str, str] | None:

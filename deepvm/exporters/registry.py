@@ -60,8 +60,9 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
         raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
     if plan.reserved and exporter.RENTS:
         pools = ", ".join(plan.reserved)
-        allowed = f"torchrun: the VMs of {pools} are reserved, and {name} would rent others"
-        raise RequestError("to", name, allowed)
+        raise RequestError(
+            "to", name, f"torchrun: the VMs of {pools} are reserved, and {name} would rent others"
+        )
     for option, value in options.given.items():
         if option not in exporter.OPTIONS:
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(exporter.OPTIONS))

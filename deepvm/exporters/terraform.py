@@ -34,11 +34,11 @@ class TerraformAws(_TerraformExporter, AwsExporter):
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         if options.max_price is not None and not plan.training.spot_count:
-            reason = (
-                f"does not fit {plan}, which has no spot VMs: Terraform has no limit for others"
-            )
             raise OptionMismatchError(
-                "max_price", f"{options.max_price:f}", reason, "--to ec2-fleet"
+                "max_price",
+                f"{options.max_price:f}",
+                f"does not fit {plan}, which has no spot VMs: Terraform has no limit for others",
+                "--to ec2-fleet",
             )
         super().__init__(plan, options)
 

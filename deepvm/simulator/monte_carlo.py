@@ -311,11 +311,12 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
         except lost as error:
             if isinstance(error, DeepVMError):
                 raise
-            advice = (
+            raise _unreachable(
+                address,
+                error,
                 "see that the scheduler is up and has workers ('dask worker'), or leave out"
-                " --executor"
-            )
-            raise _unreachable(address, error, advice) from None
+                " --executor",
+            ) from None
 
 
 def _connected(kind: Any, address: str) -> Any:

@@ -82,9 +82,9 @@ class Results(Answer):
 
     def __repr__(self) -> str:
         time, cost, lost = (getattr(self, figure).mean() for figure in FIGURES)
-        figures = f"{format_seconds(time)}, ${cost:.2f}, {lost:.1f} preemptions"
         return (
-            f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}: {figures}>"
+            f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}:"
+            f" {format_seconds(time)}, ${cost:.2f}, {lost:.1f} preemptions>"
         )
 
     @property

@@ -208,8 +208,10 @@ class Recommendation:
         return self.prediction.throughput.scaled(self.prediction.kept.value)
 
     def __repr__(self) -> str:
-        price = f"${format_usd(self.usd_per_hour)}/h"
-        return f"<Recommendation: {self.cluster}, {price}, throughput {self.throughput:.4g}>"
+        return (
+            f"<Recommendation: {self.cluster}, ${format_usd(self.usd_per_hour)}/h, throughput"
+            f" {self.throughput:.4g}>"
+        )
 
     @property
     def estimated(self) -> bool:

@@ -68,8 +68,9 @@ def read_savings_plan(text: str) -> SavingsPlan:
     """Read ``28%`` or ``p5.*=28%``. Raises a RequestError."""
     match = _SHARE.fullmatch(text)
     if match is None or not Decimal(match["number"]):
-        allowed = "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
-        raise RequestError("savings_plan", text, allowed)
+        raise RequestError(
+            "savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
+        )
     return SavingsPlan(Decimal(match["number"]) / 100, (match["glob"] or "*").strip())
 
 
@@ -84,8 +85,11 @@ def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> t
         if not any(
             i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c
         ):
-            allowed = f"a type of {_named(catalogs)} with an on-demand price, or a glob of some"
-            raise RequestError("savings_plan", plan.glob, allowed)
+            raise RequestError(
+                "savings_plan",
+                plan.glob,
+                f"a type of {_named(catalogs)} with an on-demand price, or a glob of some",
+            )
     if not plans:
         return catalogs
     return tuple(replace(c, instances=tuple(_discounted(i, plans) for i in c)) for c in catalogs)

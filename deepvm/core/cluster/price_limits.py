@@ -66,8 +66,9 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     limit = _rounded(price * (1 + HEADROOM) if most is None else most, ROUND_FLOOR)
     if limit < price:
         cost = f"what it costs in {dear_zone}" if dear_zone else "what the plan costs"
-        allowed = f"at least {cost}, ${format_usd(price)}/h for {plan}"
-        raise RequestError("max_price", f"{most:f}", allowed)
+        raise RequestError(
+            "max_price", f"{most:f}", f"at least {cost}, ${format_usd(price)}/h for {plan}"
+        )
     spot = price - on_demand
     groups = {
         group.role: _group_limit(group, fixed.get(group.role, spot) * limit / price)

@@ -159,8 +159,9 @@ class PriceSanityCheck:
         far = f"above {1 / LEAST_SPOT_SHARE:.0f} times"
         if price < spot:
             far = f"below 1/{MOST_SPOT_SHARE} of"
-        why = f"{far} its spot price, ${format_usd(spot)}/h, which is nearer to {words}"
-        return PriceWarning(price, why)
+        return PriceWarning(
+            price, f"{far} its spot price, ${format_usd(spot)}/h, which is nearer to {words}"
+        )
 
     def spot(self, name: str, price: Decimal) -> PriceWarning | None:
         own = self.types[name].on_demand_usd_per_hour

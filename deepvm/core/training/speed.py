@@ -271,10 +271,9 @@ class TrainingSpeed(Answer):
     def network_doubts(self, place: int, why: str = "") -> Iterator[str]:
         vms = int(self.vms[place])
         if vms > self.trusted_vms:
-            kind = f"{self.machine.gpus:g} x {self.machine.accelerator.name}"
             yield (
-                f"{vms} VMs of {kind} are more than 1.5 times the {self.fitted_vms} that such"
-                " networks were checked with"
+                f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name} are more"
+                f" than 1.5 times the {self.fitted_vms} that such networks were checked with"
             )
         if vms > 1:
             yield f"network: {why}{self.machine.interconnect.basis}"

@@ -47,8 +47,9 @@ def load_table(text: str) -> Table:
             raise FileSyntaxError(f"repeated column {name}", table.line)
     for line, cells in records:
         if any(cells[len(header) :]) or len(cells) < len(header):
-            message = f"{len(cells)} fields (expected {len(header)}, as in the header)"
-            table.issues.append(Issue(message, line))
+            table.issues.append(
+                Issue(f"{len(cells)} fields (expected {len(header)}, as in the header)", line)
+            )
         else:
             table.rows.append((line, dict(zip(table.columns, cells, strict=False))))
     return table

@@ -57,8 +57,9 @@ class _Reader:
         self.line = node.start_mark.line + 1
         self.lines.setdefault(path, self.line)  # a value of a mapping has the line of its key
         if len(self.lines) > MAX_VALUES or len(path) > MAX_DEPTH:
-            message = "too many values, or nested too deeply, with aliases written out"
-            raise FileSyntaxError(message, self.line)
+            raise FileSyntaxError(
+                "too many values, or nested too deeply, with aliases written out", self.line
+            )
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -73,8 +74,9 @@ class _Reader:
             line = key.start_mark.line + 1
             if name in result:
                 label = dotted(below)
-                message = f"repeated key {label} (expected every key once)"
-                self.issues.append(Issue(message, line, label))
+                self.issues.append(
+                    Issue(f"repeated key {label} (expected every key once)", line, label)
+                )
             self.lines[below] = line
             result[name] = self.plain(child, below)
         return result

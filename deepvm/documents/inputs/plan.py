@@ -106,8 +106,9 @@ def _contradiction(chosen: JsonObject) -> str:  # a plan may be edited by hand
     prices = [count * price for count, price in parts if count and price is not None]
     total = sum(prices, Decimal(0))
     if len(prices) == sum(count > 0 for count, _ in parts) and total != chosen["usd_per_hour"]:
-        stated = f"usd_per_hour {chosen['usd_per_hour']:f}"
-        return f"{stated} is not the sum of counts x prices, {total:f}"
+        return (
+            f"usd_per_hour {chosen['usd_per_hour']:f} is not the sum of counts x prices, {total:f}"
+        )
     return ""
 
 

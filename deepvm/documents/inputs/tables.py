@@ -26,8 +26,10 @@ def _rules(tables: BaseModel) -> Rules:
         path = ("entries", row, "document")
         document = entry["document"]
         if entry["kind"] == "eflops" and document["eflops"] < MIN_FLOPS:
-            problem = "expected FLOP/s, 1e6 or more; is it in TFLOP/s?"
-            yield (*path, "eflops"), f"{document['eflops']} ({problem})"
+            yield (
+                (*path, "eflops"),
+                f"{document['eflops']} (expected FLOP/s, 1e6 or more; is it in TFLOP/s?)",
+            )
         elif entry["kind"] == "scaling":
             yield from _law_rules(document["step_time"], (*path, "step_time"))
             yield from _scaling_rules(document, path)
@@ -73,8 +75,10 @@ def _scaling_rules(document: JsonObject, path: KeyPath) -> Rules:
     runs = document["runs"] or []
     for row, run in enumerate(runs):
         if not all(0 < second <= MAX_STEP_S for second in run["seconds_per_step"]):
-            allowed = f"seconds above 0 and at most {MAX_STEP_S:g}"
-            yield (*path, "runs", row, "seconds_per_step"), f"no times (expected {allowed})"
+            yield (
+                (*path, "runs", row, "seconds_per_step"),
+                f"no times (expected seconds above 0 and at most {MAX_STEP_S:g})",
+            )
     good = [run for run in runs if run["seconds_per_step"] and run["failed"] is None]
     batches = {run["batch"] or document["workload"]["batch"] for run in good}
     if max(sizes) == 1 and len(batches) < 2:

@@ -38,8 +38,11 @@ class Markets:
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
         """Raises RequestError (on demand, elastic), SimulationError (on-demand is too late)."""
         if job.market is not Market.SPOT or job.elastic:
-            allowed = "jobs on spot VMs that are not elastic"
-            raise RequestError("deadline", format_seconds(deadline.seconds), allowed)
+            raise RequestError(
+                "deadline",
+                format_seconds(deadline.seconds),
+                "jobs on spot VMs that are not elastic",
+            )
         self._job = job
         self._deadline = deadline
         every = job.save_every_steps or 0

@@ -230,8 +230,11 @@ def replay_traces(
                 f" {longest / 3600:.1f} h"
             )
     if not pools:
-        allowed = f"less: no trace is as long as the longest deadline, {format_seconds(longest)}"
-        raise RequestError("work", format_seconds(job.work_s), allowed)
+        raise RequestError(
+            "work",
+            format_seconds(job.work_s),
+            f"less: no trace is as long as the longest deadline, {format_seconds(longest)}",
+        )
     rows: list[DeadlineRow] = []
     bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
     tell = progress and partial(progress, total=bounds)
