@@ -119,7 +119,7 @@ def with_reserved(
     catalogs = tuple(catalogs)
     refuse_twice("reserved", (p.name for p in pools))
     added: list[list[InstanceType]] = [[] for _ in catalogs]
-    notes = list[str]()
+    notes = []
     for pool in pools:
         of_type = [c for c in catalogs if pool.instance_type in c.by_name]
         in_region = [

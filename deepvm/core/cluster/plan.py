@@ -105,8 +105,7 @@ class Plan:
             PlannedGroup(kept, vms, Market.ON_DEMAND, vms.on_demand_count),
         ]
         if memory:
-            count = memory.on_demand_count
-            groups.append(PlannedGroup(MEMORY, memory, Market.ON_DEMAND, count))
+            groups.append(PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count))
         return tuple(g for g in groups if g.count)
 
     @property
@@ -182,8 +181,9 @@ class Plan:
             most = Decimal("inf")
         else:
             most = self.budget
-        zones = self.training.zones
-        kept = [z for z in zones if z.zone == self.zone or self.usd_per_hour_in(z) <= most]
+        kept = [
+            z for z in self.training.zones if z.zone == self.zone or self.usd_per_hour_in(z) <= most
+        ]
         if kept:
             return self._only(kept)
         return self

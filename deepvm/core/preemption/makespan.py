@@ -243,7 +243,7 @@ class _ClosedForm:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
         job = self.job
         step = self.mean_step
-        grace = self.job.grace_s
+        grace = job.grace_s
         if not self.policy.has_interval or grace.high <= 0:
             return np.ones(self.rate.shape)
 
@@ -261,8 +261,8 @@ class _ClosedForm:
     def _by_luck(self) -> BoolArray:
         job = self.job
         step = self.mean_step
-        grace = self.job.grace_s
-        never = step + self.job.urgent_s >= grace.high
+        grace = job.grace_s
+        never = step + job.urgent_s >= grace.high
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(

@@ -55,9 +55,12 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     # digits; there the series around it, -1 + p - p^2/3 + 11/72 p^3 with p = sqrt(2 (1 -
     # exp(-share))), has them all.
     p = np.sqrt(-2 * np.expm1(-share))
-    near = p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
-    factor = np.where(p < 1e-3, near, 1 + lambertw(-np.exp(-share - 1)).real)
+    factor = np.where(p < 1e-3, _near_branch(p), 1 + lambertw(-np.exp(-share - 1)).real)
     return np.asarray(mttp_s * factor)
+
+
+def _near_branch(p: Any) -> Any:
+    return p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
 
 
 def _exact_s(save_s: float, mttp_s: float) -> float:
@@ -69,7 +72,7 @@ def _exact_s(save_s: float, mttp_s: float) -> float:
     share = save_s / mttp_s
     p = math.sqrt(-2 * math.expm1(-share))
     if p < 1e-3:
-        return mttp_s * (p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4)
+        return float(mttp_s * _near_branch(p))
     low = 0.0
     high = 1.0
     for _ in range(53):  # a bit of the result each time

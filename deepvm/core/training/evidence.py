@@ -129,7 +129,7 @@ class Evidence:
 
     def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> "Loading":
         matrix = np.zeros((PARTS, len(self.names)))
-        unknown = dict[str, float]()
+        unknown = {}
         for effect, value in effects.items():
             if effect in self.names:
                 matrix[PRIOR[kind(effect)][0], self.names[effect]] = value

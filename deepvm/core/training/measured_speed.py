@@ -79,8 +79,9 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
     alone = base.vms <= 1
 
     def doubts(place: int) -> Iterator[str]:
-        reason = f"derived, because only single VMs of {own.where} were measured; "
-        yield from base.network_doubts(place, reason)
+        yield from base.network_doubts(
+            place, f"derived, because only single VMs of {own.where} were measured; "
+        )
         yield from own.batch_doubts(float(base.batch[place]))
 
     return replace(
