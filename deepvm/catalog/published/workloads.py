@@ -44,25 +44,16 @@ def presets() -> dict[str, Model]:
     return models | aliases
 
 
-_HUB = re.compile("config.json of (\\S+) on")
-_TUNED = re.compile("(-(hf|base|chat|instruct|it))+$")  # other weights of the same shape
-
-
-def _id_of(name: str) -> str:
-    """``meta-llama/Llama-3.1-8B-Instruct`` as ``llama3.18b``, and so ``llama3.1-8b``."""
-    own = name.rpartition("/")[2].casefold().removeprefix("meta-")
-    return _TUNED.sub("", own).replace("-", "")
-
-
 def find_model(name: str) -> Model:
     """A preset by name or Hugging Face's id; raises a RequestError for an unknown one."""
     known = presets()
     wanted = name.strip().casefold()
     if "/" in wanted:
-        by_id = {_id_of(n): m for n, m in known.items()}
-        by_id |= {_id_of(hub[1]): m for m in known.values() if (hub := _HUB.search(m.source))}
-        if (found := by_id.get(_id_of(wanted))) is not None:
-            return found
+        hub = read_data("performance/hugging_face.json")
+        for preset, patterns in hub["ids"].items():
+            pattern = f"({'|'.join(patterns)}){hub['endings']}"
+            if re.fullmatch(pattern, wanted.rpartition("/")[2]):
+                return known[preset]
     if wanted not in known:
         meant = meant_model(wanted, known)
         which = examples(wanted, known, known[meant].name if meant in known else meant)

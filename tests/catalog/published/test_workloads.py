@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,24 +25,119 @@ def test_other_names_of_a_model() -> None:
     assert find_model("llama3.1-8b") is find_model("llama-8b") is presets()["llama3-8b"]
 
 
+IDS = {
+    "gpt2": ["openai-community/gpt2"],
+    "gpt2-medium": ["openai-community/gpt2-medium"],
+    "gpt2-large": ["openai-community/gpt2-large"],
+    "gpt2-xl": ["openai-community/gpt2-xl"],
+    "llama-1b": ["meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B-Instruct"],
+    "llama-3b": ["meta-llama/Llama-3.2-3B", "unsloth/Llama-3.2-3B-Instruct"],
+    "llama-7b": ["meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"]
+    + ["huggyllama/llama-7b", "codellama/CodeLlama-7b-Python-hf", "lmsys/vicuna-7b-v1.5"],
+    "llama-8b": ["meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3-8B-Instruct"]
+    + ["meta-llama/Meta-Llama-3.1-8B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"],
+    "llama-13b": ["meta-llama/Llama-2-13b-chat-hf"],
+    "llama-70b": ["meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.3-70B-Instruct"],
+    "llama-405b": ["meta-llama/Llama-3.1-405B-Instruct"],
+    "mistral-7b": ["mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.3"],
+    "qwen2.5-0.5b": ["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2-0.5B"],
+    "qwen2.5-1.5b": ["Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-Math-1.5B-Instruct"],
+    "qwen2.5-7b": ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"]
+    + ["Qwen/Qwen2.5-7B-Instruct-1M"],
+    "qwen2.5-14b": ["Qwen/Qwen2.5-14B-Instruct"],
+    "qwen2.5-32b": ["Qwen/Qwen2.5-Coder-32B-Instruct", "Qwen/QwQ-32B"],
+    "qwen2.5-72b": ["Qwen/Qwen2.5-72B-Instruct"],
+    "qwen3-8b": ["Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base"],
+    "gemma2-2b": ["google/gemma-2-2b-it"],
+    "gemma2-9b": ["google/gemma-2-9b", "google/gemma-2-9b-it"],
+    "phi3-mini": ["microsoft/Phi-3-mini-4k-instruct", "microsoft/Phi-3-mini-128k-instruct"]
+    + ["microsoft/Phi-3.5-mini-instruct"],
+    "gpt-neox-20b": ["EleutherAI/gpt-neox-20b"],
+    "mpt-1b": ["mosaicml/mpt-1b-redpajama-200b"],
+    "mpt-7b": ["mosaicml/mpt-7b", "mosaicml/mpt-7b-8k-instruct", "mosaicml/mpt-7b-storywriter"],
+    "bert-base": ["google-bert/bert-base-uncased", "bert/bert-base-cased"],
+    "bert-large": ["google-bert/bert-large-uncased-whole-word-masking"],
+    "vit-b": ["google/vit-base-patch16-224", "google/vit-base-patch16-224-in21k"]
+    + ["facebook/deit-base-patch16-224", "timm/vit_base_patch16_224.augreg_in21k"],
+    "vit-l": ["google/vit-large-patch16-224", "timm/vit_large_patch16_224.augreg_in21k_ft_in1k"],
+    "esm2-150m": ["facebook/esm2_t30_150M_UR50D"],
+    "esm2-650m": ["facebook/esm2_t33_650M_UR50D"],
+    "resnet18": ["microsoft/resnet-18", "timm/resnet18.a1_in1k"],
+    "resnet50": ["microsoft/resnet-50", "timm/resnet50.a1_in1k"],
+    "resnet152": ["microsoft/resnet-152", "timm/resnet152.tv2_in1k"],
+    "efficientnet-v2-m": ["timm/tf_efficientnetv2_m.in21k_ft_in1k"],
+    "stable-diffusion-2": ["stabilityai/stable-diffusion-2-base", "x/stable-diffusion-2-1"],
+    "sdxl": ["stabilityai/stable-diffusion-xl-base-1.0", "stabilityai/sdxl-turbo"],
+}
+# Of the others the shapes are published elsewhere
+NOT_ON_THE_HUB = {"mpt-125m", "mpt-350m", "mpt-760m", "mpt-3b", "mpt-13b", "mpt-70b", "yolov3"}
+
+
+@pytest.mark.parametrize(("preset", "ids"), IDS.items())
+def test_ids_of_hugging_face(preset: str, ids: list[str]) -> None:
+    assert [find_model(name).name for name in ids] == [preset] * len(ids)
+
+
+def test_each_preset_has_an_id_and_its_name_is_one() -> None:
+    models = {model.name: model for model in presets().values()}
+    assert IDS.keys() | NOT_ON_THE_HUB == models.keys()
+    for name, model in presets().items():
+        if name not in ("efficientnet", "sd2", "stable-diffusion", "yolo"):
+            assert find_model(f"someone/{name}") is model, name
+        if hub := re.search("config.json of (\\S+) on", model.source):
+            assert find_model(hub[1]) is model
+
+
 @pytest.mark.parametrize(
-    ("name", "preset"),
+    "name",
     [
-        ("meta-llama/Llama-3.1-8B", "llama-8b"),
-        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-8b"),
-        ("meta-llama/Llama-2-7b-hf", "llama-7b"),
-        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
-        ("google/gemma-2-9b-it", "gemma2-9b"),
-        ("google-bert/bert-base-uncased", "bert-base"),
+        "meta-llama/Llama-2-70b-hf",
+        "huggyllama/llama-30b",
+        "meta-llama/Llama-3.2-11B-Vision",
+        "openlm-research/open_llama_3b",
+        "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+        "someone/llama-38b",
+        "meta-llama/Llama-4-Scout-17B-16E",
+        "mistralai/Mixtral-8x7B-v0.1",
+        "mistralai/Mistral-Nemo-Base-2407",
+        "Qwen/Qwen2.5-3B",
+        "Qwen/Qwen1.5-7B",
+        "Qwen/Qwen3-4B",
+        "Qwen/Qwen3-80B",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+        "Qwen/Qwen2.5-7B-Instruct-AWQ",
+        "google/gemma-2b",
+        "google/gemma-7b",
+        "google/gemma-2-27b",
+        "google/gemma-3-9b",
+        "microsoft/phi-2",
+        "microsoft/Phi-3-medium-4k-instruct",
+        "EleutherAI/gpt-neo-1.3B",
+        "distilbert/distilgpt2",
+        "mosaicml/mpt-30b",
+        "google-bert/bert-base-multilingual-cased",
+        "google/vit-base-patch16-384",
+        "google/vit-base-patch32-224",
+        "google/vit-huge-patch14-224-in21k",
+        "facebook/deit-small-patch16-224",
+        "facebook/deit-base-distilled-patch16-224",
+        "facebook/esm2_t36_3B_UR50D",
+        "facebook/esm2_t12_35M_UR50D",
+        "microsoft/resnet-34",
+        "microsoft/resnet-101",
+        "timm/resnet50d.ra2_in1k",
+        "timm/tf_efficientnetv2_l.in21k_ft_in1k",
+        "timm/tf_efficientnetv2_m.in21k",
+        "google/efficientnet-b4",
+        "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        "stabilityai/stable-diffusion-3-medium",
+        "stabilityai/stable-diffusion-xl-refiner-1.0",
     ],
 )
-def test_ids_of_hugging_face(name: str, preset: str) -> None:
-    assert find_model(name).name == preset
-
-
-def test_an_id_of_another_model_is_refused() -> None:
-    with pytest.raises(RequestError, match="did you mean"):
-        find_model("meta-llama/Llama-2-70b-hf")
+def test_an_id_of_another_size_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="--params"):
+        find_model(name)
 
 
 def test_what_is_not_modeled_is_said() -> None:
