@@ -63,9 +63,7 @@ def _variable_name(value: str) -> str:
         )
     if value in _SET_BY_DEEPVM:
         key = _SET_BY_DEEPVM[value]
-        cure = "leave it out"
-        if key:
-            cure = f"use the key {key!r} of the job file"
+        cure = f"use the key {key!r} of the job file" if key else "leave it out"
         raise InvalidValueError(f"deepvm sets {value} itself; {cure}")
     return value
 

@@ -1,10 +1,12 @@
 """Machines that live and cost although no controller watches them."""
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
+from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import (
     Cloud,
     HostsController,
@@ -13,9 +15,13 @@ from deepvm.jobs.cloud import (
     UnknownError,
     head_name,
 )
+from deepvm.jobs.controller.changes import rows_of
+from deepvm.jobs.decisions import apply_events
+from deepvm.jobs.decisions.states import MachineEvent, replace
 from deepvm.jobs.head.mirror import HeadState
 from deepvm.jobs.history.history import History, JobRow
-from deepvm.jobs.standing import ALIVE, controller_in
+from deepvm.jobs.standing import ALIVE, GONE, LOCK, controller_in
+from deepvm.jobs.steady_clock import job_time_s
 from deepvm.records import dataclass
 
 
@@ -75,7 +81,7 @@ def search(
             continue
         found.orphans.extend(orphans)
         if release and (job.row is not None or job.name in named):
-            found.problems.extend(_end(job, cloud, orphans))
+            found.problems.extend(_end(job, cloud, orphans, history))
     return found
 
 
@@ -106,9 +112,7 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
             raise UnknownError(
                 "whether its head runs is not known, as what that has written cannot be read"
             )
-        needed = ""
-        if state is not None and alive:
-            needed = head_name(state.number)
+        needed = head_name(state.number) if state is not None and alive else ""
         for machine, since_s in cloud.heads(job.name).alive.items():
             if machine != needed:
                 yield Orphan(job.name, machine, since_s, cloud.end_head, known)
@@ -117,15 +121,46 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
             yield Orphan(job.name, machine, since_s, cloud.release, known)
 
 
-def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
+def _end(job: _Job, cloud: Cloud, orphans: list[Orphan], history: History) -> Iterator[str]:
+    ended = []
     for orphan in orphans:
         try:
             orphan.end(orphan.job, orphan.machine)
+            ended.append(orphan)
         except (DeepVMError, OSError) as error:
             yield f"{orphan.job}, {orphan.machine}: {error}"
-    over = job.row is not None and job.row.result is not None
-    if orphans and over and not isinstance(cloud, RemoteCloud):
-        try:
+    row = job.row
+    try:
+        if row is not None and row.result is None:
+            _record(history, row, cloud, ended)
+        elif row is not None and orphans and not isinstance(cloud, RemoteCloud):
             cloud.finish(job.name)  # a host that was silent at the end has its files still
-        except (DeepVMError, OSError) as error:
-            yield f"{job.name}: {error}"
+    except (DeepVMError, OSError) as error:
+        yield f"{job.name}: {error}"
+
+
+def _record(history: History, row: JobRow, cloud: Cloud, released: list[Orphan]) -> None:
+    """Write down that machines have ended: no controller does, and they cost nothing more."""
+    # A remote controller's mirror of the history takes no events of others
+    if controller_in(row.folder) != GONE or HeadState.load(row.folder) is not None:
+        return
+    lock = FileLock(row.folder / LOCK)
+    try:
+        if not lock.take(shared=False):  # a controller has started, which sees what has ended
+            return
+        before = history.world(row.name)
+        now_s = job_time_s(row.folder, time.time())
+        world = replace(before, now_s=now_s)
+        listing = cloud.listing(row.name)
+        ended = dict(listing.ended)
+        for one in released:
+            if one.machine in world.machines:
+                record = world.machines[one.machine]
+                world = apply_events.with_event(world, record, MachineEvent.RELEASE)
+                ended.setdefault(one.machine, (one.since_s, now_s))
+        world = apply_events.known(world, replace(listing, ended=ended))
+        rows = rows_of(before, world, ())
+        # How long there was no controller follows from the time of its last record
+        history.commit(row.name, before, replace(world, now_s=before.now_s), rows)
+    finally:
+        lock.release()

@@ -54,9 +54,7 @@ def rented_of(job: JobFile, job_folder: Path) -> RentalPlan:
 
 def taken_of(job: JobFile, own: StaticHosts) -> RentalPlan:
     """The hosts that a job takes: all that train, or ``count``. Raises RequestError: too few."""
-    anchor = ""
-    if job.anchor not in (None, "none"):
-        anchor = job.anchor.type
+    anchor = job.anchor.type if job.anchor not in (None, "none") else ""
     if anchor and not any(p.instance_type == anchor for p in own.pools()):
         raise RequestError(
             "anchor.type", anchor, "the type= of a host in the file of machines.hosts"

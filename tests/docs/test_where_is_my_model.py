@@ -13,6 +13,7 @@ from support.pages import blocks, commands, text_of
 
 PAGE = "docs/guide/where-is-my-model.md"
 TRAIN = """
+import pathlib
 import torch
 from deepvm.checkpoint import Checkpointer
 
@@ -25,6 +26,8 @@ for step in ck.steps(10):
     optimizer.zero_grad()
 ck.close()
 torch.save(model.state_dict(), "model.pt")
+pathlib.Path("logs").mkdir()
+pathlib.Path("logs/loss.txt").write_text("0.1")
 """
 
 
@@ -44,7 +47,6 @@ def test_the_page_does_what_it_says(home: Home, monkeypatch: pytest.MonkeyPatch)
     (home.folder / "job.yaml").write_text(job)
     done = home.run("run", "job.yaml")
     assert done.returncode == 0, done
-    assert "outputs: nothing matched logs/" in done.stdout
     (command,) = commands(PAGE, "sh node")
     fetched = home.run(*shlex.split(command)[1:])
     assert fetched.returncode == 0, fetched

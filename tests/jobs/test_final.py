@@ -20,6 +20,7 @@ from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
     JobLimits,
     JobState,
+    KeptOutputs,
     MachineRecord,
     Pool,
     Reason,
@@ -406,3 +407,44 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
     older = {key: value for key, value in document.items() if key != "unsaved_steps"}
     print_text("job", document=older, events=())
     assert "steps lost" in capsys.readouterr().out
+
+
+def test_after_a_preemption_without_a_safe_checkpoint_lost_steps_are_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The history may not say more: it could not be written since."""
+    one = replace(machine("m1", 0.0, None), trained_s=2.0, noticed_s=20.0, state=Machine.NOTICED)
+    known = replace(world(30.0, one, reached=157, members=("m1",)), job=Job.RUNNING)
+    document = final_document("job", 0.0, known, [], {})
+    assert (document["preemptions"], document["steps"], document["lost_steps"]) == (1, 157, None)
+    print_text("job", document=document, events=())
+    assert "steps lost: unknown, no checkpoint is safe" in capsys.readouterr().out
+    status = replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})
+    page = RunPage(status).render()
+    assert "no checkpoint is safe" in page and "nothing was done twice" not in page
+    again = replace(known, generation=2, lost_steps=157, reached=3)
+    assert final_document("job", 0.0, again, [], {})["lost_steps"] == 157
+
+
+def test_a_named_pattern_that_matched_nothing_fails_a_job_that_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = replace(machine("m1", 0.0, 30.0), trained_s=2.0)
+    default = ["outputs/", "*.pt", "*.pth", "*.safetensors"]
+    for patterns, code, reason in (
+        (["*.bin", "*.nope"], 1, "outputs: nothing matched *.nope"),
+        (["outputs/"], 1, "outputs: nothing matched outputs/"),
+        (["*.bin"], 0, ""),
+        (default, 0, ""),
+    ):
+        unmatched = tuple(name for name in patterns if name != "*.bin")
+        looked = {"m1": KeptOutputs(unmatched=unmatched)}
+        known = replace(world(30.0, one, outputs=looked), job=Job.DONE)
+        document = final_document("job", 0.0, known, [], {}, patterns=patterns)
+        assert (document["exit_code"], document["why"]) == (code, reason)
+        lines = words().closing(document, Path("logs"), "", "", [], []).split("\n")
+        assert lines[:-1] == ([f"job is done, but {reason}"] if code else [])
+        print_text("job", document=document, events=())
+        assert ("outputs: none" in capsys.readouterr().out.splitlines()) == (patterns == default)
+        stopped = final_document("job", 0.0, replace(known, job=Job.STOPPED), [], {}, (), patterns)
+        assert (stopped["exit_code"], stopped["why"]) == (3, "")

@@ -266,7 +266,7 @@ def test_a_job_without_a_controller_is_shown_with_the_command(
         name = status.document["name"]
         expected = f"{name}: running"
         if controller == GONE:
-            expected += f", no controller: deepvm jobs resume {name}"
+            expected += f", no controller, no machine: deepvm jobs resume {name} continues it"
         assert line == expected
 
 

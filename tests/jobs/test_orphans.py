@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from deepvm.cli.jobs import jobs_group
 from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Listing, UnknownError
-from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.orphans import Search, search
-from deepvm.jobs.standing import LOCK
+from deepvm.jobs.standing import LOCK, JobLine, job_lines, standing_of
+from deepvm.reports.text import print_text
 
 
 class Cloud:
@@ -67,6 +70,70 @@ def test_a_cloud_that_fails_hides_no_others(
         result = search(history, cloud_of, release=True)  # type: ignore[arg-type]
     assert len(result.orphans) == found and result.problems == ([problem] if problem else [])
     assert bad.ended == ended and good.ended == ["m1", "m2"]
+
+
+class LiveCloud(Cloud):
+    """Lists what was not released, and of that when it ended if it ``knows``."""
+
+    def __init__(self, *, knows: bool = True) -> None:
+        super().__init__()
+        self.knows = knows
+
+    def listing(self, job: str) -> Listing:
+        alive = {name: 1.0 for name in ("m1", "m2") if name not in self.ended or not self.knows}
+        return Listing(alive, {name: (1.0, 90.0) for name in self.ended if self.knows})
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_the_bill_of_a_released_machine_ends(
+    tmp_path: Path, knows: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = Pool("g4dn.xlarge", "z", "spot", 0.3)
+    machines = {
+        name: MachineRecord(name, pool, 0.0, Machine.MEMBER, launched_s=1.0, ready_s=5.0)
+        for name in ("m1", "m2")
+    }
+    world = JobState(JobLimits(1, 2), 50.0, Job.SAVING, machines, pools=(pool,), generation=1)
+    (tmp_path / "one").mkdir()
+    cloud = LiveCloud(knows=knows)
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        history.add_job("one", 0.0, tmp_path / "one", {"cloud": "local"}, world)
+        history.commit("one", replace(world, machines={}), world, [])
+
+        def line(now_s: float) -> JobLine:
+            return job_lines(history, now_s)[0]
+
+        assert line(1e9).machines == 2
+        result = search(history, lambda _: cloud, release=True)  # type: ignore[arg-type]
+        assert not result.problems and cloud.ended == ["m1", "m2"]
+        first, later = line(time.time()), line(time.time() + 1e6)
+        assert (first.machines, first.cost_usd) == (0, later.cost_usd)
+        ends = [m.ended_s for m in history.world("one").machines.values()]
+        assert ends == [90.0, 90.0] or not knows and time.time() - max(map(float, ends)) < 60  # type: ignore
+        events = history.events("one")
+        assert [(e.kind, e.facts["id"], e.facts["why"]) for e in events] == [
+            ("machine", "m1", "released"),
+            ("machine", "m2", "released"),
+        ]
+        row = history.job("one")
+        assert row is not None
+        shown = standing_of(history, row, time.time())
+    print_text("job", document=shown.document, events=events, status=shown)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "one: saving, no controller, no machine: deepvm jobs resume one continues it" in printed
+
+
+def test_a_live_controller_records_the_ends_itself(tmp_path: Path) -> None:
+    pool = Pool("g4dn.xlarge", "z", "spot", 0.3)
+    world = JobState(JobLimits(1, 1), 0.0, pools=(pool,))
+    (tmp_path / "one").mkdir()
+    cloud, lock = LiveCloud(), FileLock(tmp_path / "one" / LOCK)
+    assert lock.take(shared=False)
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        history.add_job("one", 0.0, tmp_path / "one", {"cloud": "local"}, world)
+        search(history, lambda _: cloud, release=True)  # type: ignore[arg-type]
+        assert not history.events("one") and not cloud.ended
+    lock.release()
 
 
 class Owner(Cloud):

@@ -149,10 +149,6 @@ def fetch(
 def save(name: str = NAME) -> None:
     """Have a job save a checkpoint after its next step; training continues."""
     _command(name, "save")
-    note(
-        f"{name} saves after its next step; 'deepvm jobs show {name}' says when the checkpoint"
-        " is safe"
-    )
 
 
 @app.command(short_help="End a job after a checkpoint.")
@@ -162,11 +158,6 @@ def stop(name: str = NAME) -> None:
     'deepvm jobs resume' continues it.
     """
     _command(name, "stop")
-    note(
-        f"{name} saves a checkpoint and ends; 'deepvm jobs show {name}' says when, 'deepvm"
-        " jobs resume"
-        f" {name}' continues it"
-    )
 
 
 @app.command(short_help="Continue a job that is not done.")
@@ -259,13 +250,14 @@ def inject(name: str = NAME, *, flags: _InjectFlags) -> None:
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
     _command(name, "inject", vars(flags))
-    note(f"{name}: preemptions are injected from now on")
 
 
 def _command(name: str, command: str, inject: JsonObject | None = None) -> None:
     from deepvm.jobs.head.remote import RemoteController, has_head
     from deepvm.jobs.jobfile import checked_injection
+    from deepvm.jobs.standing import current
     from deepvm.jobs.submission import head_cloud, secret_in
+    from deepvm.reports.jobs.live import words
 
     with _open_job(name) as (history, row):
         message: JsonDict = {"command": command}
@@ -279,21 +271,23 @@ def _command(name: str, command: str, inject: JsonObject | None = None) -> None:
             answer = RemoteController(row, history, head, run.write_page).send(secret, message)
         else:
             answer = _send(row, secret, message)
-    if "error" in answer:
-        raise DataError(f"{name}: {answer['error']}")
+        if "error" in answer:
+            raise DataError(f"{name}: {answer['error']}")
+        world = current(history.world(name), history.samples(name), 0.0)
+        note(words().accepted(command, name, world.has_reported))
 
 
 def _send(row: JobRow, secret: str, message: JsonObject) -> JsonDict:
     from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
     from deepvm.jobs.wire import USER, secret_of
+    from deepvm.reports.jobs.live import words
 
     address = row.folder / "controller"
     client = ControllerClient(lambda: address.read_text().strip(), USER, secret_of(secret, USER))
     try:
         return client.ask("/command", message, 10.0)
     except ControllerUnreachable as error:
-        cure = f"deepvm jobs resume {row.name} starts another"
-        raise DataError(f"the controller of {row.name} does not answer ({error}); {cure}") from None
+        raise DataError(words().unanswered(message["command"], row.name, error)) from None
 
 
 @contextmanager

@@ -77,9 +77,7 @@ class PlannedSaves:
         )
 
     def _look_for_started(self) -> None:
-        version = 0
-        if self._board:
-            version = self._board.of_rank(0, RankFlag.VERSION)
+        version = self._board.of_rank(0, RankFlag.VERSION) if self._board else 0
         if version and version != self._version:
             self._version = version
             self._last = (version, time.monotonic())

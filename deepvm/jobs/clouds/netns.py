@@ -28,9 +28,7 @@ class NetnsCloud(LocalCloud):
         super().__init__(folder, allocation_s)
         missing = [name for name in ("ip", "unshare") if shutil.which(name) is None]
         if os.geteuid() != 0 or missing:
-            needs = "root"
-            if missing:
-                needs = f"the programs {' and '.join(missing)}"
+            needs = f"the programs {' and '.join(missing)}" if missing else "root"
             raise RefusedError(f"the cloud netns needs {needs}; the cloud local does without")
 
     def host(self, job: str) -> str:

@@ -86,9 +86,7 @@ def rows_of(before: JobState, world: JobState, events: Iterable[d.Event]) -> lis
         rows.append(("hung", hung))
     failed = world.failed_saves
     if failed.total != before.failed_saves.total and "unsaved" not in dict(rows):
-        asked = {}
-        if before.save:
-            asked = {"reason": before.save.reason.value}
+        asked = {"reason": before.save.reason.value} if before.save else {}
         rows.append(("unsaved", {**asked, "why": failed.why}))
     for key, kept in world.outputs.items():
         if kept.why and before.outputs.get(key, KeptOutputs()).why != kept.why:

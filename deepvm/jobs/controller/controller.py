@@ -169,7 +169,11 @@ class Controller:
         if self._unwritten_s is None:
             self._unwritten_s = now_s
             log.warning("%s; trying again for %.0f s", error, _UNWRITTEN_S)
-        if now_s - self._unwritten_s >= _UNWRITTEN_S:
+        # An interruption since then ends the job's records as they are: it must not wait so long
+        elif (
+            self._interrupts < len(self.signals.numbers)
+            or now_s - self._unwritten_s >= _UNWRITTEN_S
+        ):
             raise error
         self._inbox = [*inbox, *self._inbox]
         asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
@@ -241,9 +245,7 @@ class Controller:
         self._injector = Injector(self._job.injection, events)
         self._without_notices = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
-        remote = None
-        if isinstance(self._cloud, RemoteCloud):
-            remote = self._cloud
+        remote = self._cloud if isinstance(self._cloud, RemoteCloud) else None
         bound = listening(*(remote.listen() if remote else (host, 0)))
         server = server_of(self, self._receiver)
         serving = asyncio.create_task(server.serve([bound]))

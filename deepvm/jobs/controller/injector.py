@@ -73,9 +73,7 @@ class Injector:
         pending = sum(_is_pending(world, m) for m in self._struck)
         if injection is None:
             return
-        most = math.inf
-        if injection.count is not None:
-            most = injection.count
+        most = injection.count if injection.count is not None else math.inf
         for number, machine in enumerate(self._candidates(world), start=1):
             if world.preemptions + pending >= most:
                 return
@@ -90,10 +88,7 @@ class Injector:
                 return
             lived_s = now_s - max(machine.trained_s, self._since_s)
             if lived_s >= planned.life_s:
-                if planned.silent:
-                    blow = FaultKind.CUT
-                else:
-                    blow = FaultKind.PREEMPT
+                blow = FaultKind.CUT if planned.silent else FaultKind.PREEMPT
                 self._struck[machine.id] = InjectedFault(machine.id, blow, planned.grace_s)
                 pending += 1
                 yield self._struck[machine.id]

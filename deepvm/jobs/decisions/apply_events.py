@@ -163,9 +163,7 @@ def _failed(world: JobState, machine: MachineRecord, event: d.Failed) -> JobStat
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as = world.unready.get(machine.role, StartupFailures())
     alike = list(world.of(machine.role))
-    first_s = math.inf
-    if known_as.failed_s is not None:
-        first_s = known_as.failed_s
+    first_s = known_as.failed_s if known_as.failed_s is not None else math.inf
     # If others have succeeded, or may, it is this machine's fault, or its preemption's
     succeeded = any(m.ready_s is not None for m in alike)
     may_succeed = any(

@@ -102,9 +102,7 @@ def _why(world: JobState) -> str:
     where = _named(world.members)
     took = format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
-        what = "no step and no line"
-        if pulse.restored:
-            what = "no step"
+        what = "no step" if pulse.restored else "no step and no line"
         return (
             f"the training does not start on {where}: {what} in {took}, since {since}"
             f" ({START_TIMEOUT})"

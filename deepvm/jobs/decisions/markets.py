@@ -263,9 +263,7 @@ def _why(world: JobState) -> str:
     ahead_s = float(now.ahead_s)
     if spare_s < 0:
         return f"the deadline may be missed by {-spare_s:.0f} s"
-    where = "behind"
-    if ahead_s >= 0:
-        where = "ahead of"
+    where = "ahead of" if ahead_s >= 0 else "behind"
     return f"{spare_s:.0f} s to spare, {abs(ahead_s):.0f} s {where} an even pace"
 
 
@@ -367,18 +365,14 @@ def _usd(which: Callable[..., float], pools: Pools) -> float:
 
 def cheapest(world: JobState) -> Pool | None:
     """The cheapest pool of the market in which machines are bought now."""
-    pools = world.pools
-    if world.on_demand:
-        pools = world.terms.bought
+    pools = world.terms.bought if world.on_demand else world.pools
     return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
 def fixed_rate(world: JobState) -> tuple[float, int]:
     """$/h for any market of the others: anchors, and machines always bought on demand."""
     terms = world.terms
-    steadies = 0
-    if terms.steady and not world.on_demand:
-        steadies = terms.steadies
+    steadies = terms.steadies if terms.steady and not world.on_demand else 0
     paid = ((terms.anchors, terms.anchor[:1]), (steadies, terms.steady[:1]))
     return sum(count * pool.usd_per_hour for count, pools in paid for pool in pools), steadies
 

@@ -113,10 +113,7 @@ def _watched(world: JobState) -> _Step:
     acts = list[Act]()
     for machine in list(world.machines.values()):
         state = machine.state
-        if machine.heard_s is None:
-            silent_s = -math.inf
-        else:
-            silent_s = now - machine.heard_s
+        silent_s = -math.inf if machine.heard_s is None else now - machine.heard_s
         silent = silent_s >= terms.silent_s
         if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
@@ -458,10 +455,7 @@ def _ended(world: JobState) -> _Step:
         save = world.save
         limit_s = markets.wait_until_s(world)
         if save is not None and save.reason.holds:
-            if save.safe:
-                limit_s = -math.inf
-            else:
-                limit_s = min(save.limit_s, limit_s)
+            limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
         # To wait longer than it has run costs more than it can have done
         if not world.pulse.stepped and world.reached <= world.version <= world.lasts:
             limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))

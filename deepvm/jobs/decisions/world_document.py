@@ -52,10 +52,7 @@ def _read(kind: Any, value: Any) -> Any:
     if origin in (tuple, frozenset):
         return origin(_read(args[0], each) for each in value)
     if origin is Mapping:
-        if isinstance(value, Mapping):
-            pairs = value.items()
-        else:
-            pairs = value
+        pairs = value.items() if isinstance(value, Mapping) else value
         return {_read(args[0], key): _read(args[1], each) for key, each in pairs}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)

@@ -517,9 +517,7 @@ def _job_update(name: str) -> sa.Update:
 
 
 def _job(row: JsonObject) -> JobRow:
-    result = None
-    if row["result"] is not None:
-        result = json.loads(row["result"])
+    result = json.loads(row["result"]) if row["result"] is not None else None
     about = (row["name"], row["created_s"], row["state"], Path(row["folder"]))
     return JobRow(*about, json.loads(row["spec"]), result)
 

@@ -79,12 +79,20 @@ def final_document(
         again = {"recompute": None}
         before_s, before_usd = where.before_restart
     between = world.between
+    # What a preemption has cost is counted once training continues: until then it is not 0
+    lost = world.lost_steps
+    unsure = world.preemptions and world.steps and not (lost or world.version or world.job.over)
+    outputs = _outputs(world, patterns)
+    reason, code = world.failure or world.ending, exit_code(world)
+    # The default has several patterns: it is enough that one matches
+    if code == 0 and outputs["unmatched"] and (patterns[0] != "outputs/" or len(patterns) == 1):
+        reason, code = f"outputs: nothing matched {', '.join(outputs['unmatched'])}", 1
     return {
         "schema_version": SCHEMA,
         "name": name,
         "state": world.job.value,
-        "why": world.failure or world.ending,
-        "exit_code": exit_code(world),
+        "why": reason,
+        "exit_code": code,
         "steps": None if unknown_reason else world.steps,
         "progress_unknown": unknown_reason,
         "generations": world.generation,
@@ -98,7 +106,7 @@ def final_document(
         },
         "preemptions": world.preemptions,
         "notices": world.notices,
-        "lost_steps": None if unknown_reason else world.lost_steps,
+        "lost_steps": None if unknown_reason or unsure else lost,
         "unsaved_steps": None if unknown_reason else max(world.steps - world.version, 0),
         "saves": {reason.value: world.saves.get(reason, 0) for reason in Reason},
         "failed_saves": asdict(world.failed_saves),
@@ -118,7 +126,7 @@ def final_document(
         "forecast": None,
         "unforeseen": "",
         "validation": None,
-        "outputs": _outputs(world, patterns),
+        "outputs": outputs,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
 
@@ -149,11 +157,10 @@ def _outputs(world: JobState, patterns: Sequence[str]) -> JsonDict:
 
 def phases_s(events: Events) -> dict[str, float | None]:
     """Mean time of each startup phase: preparation, and a generation's first step."""
-    seconds: dict[str, list[float]] = {phase: [] for phase in _PHASES}
-    for event in events:
-        for phase, (kind, fact) in _PHASES.items():
-            if event.kind == kind:
-                seconds[phase].append(float(event.facts[fact]))
+    seconds = {
+        phase: [float(event.facts[fact]) for event in events if event.kind == kind]
+        for phase, (kind, fact) in _PHASES.items()
+    }
     return {phase: round(fmean(found), 3) if found else None for phase, found in seconds.items()}
 
 

@@ -324,9 +324,7 @@ class FolderBackups(BackupStore):
                         found[f"{each}/{record.parent.name}"] = ""
             try:
                 facts = json.loads((folder / _SEAL).read_bytes())
-                label = ""
-                if facts["automatic"]:
-                    label = "+"
+                label = "+" if facts["automatic"] else ""
                 found[f"{each}/whole-{int(facts['ranks'])}"] = label
             except FileNotFoundError:
                 continue

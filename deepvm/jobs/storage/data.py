@@ -174,9 +174,7 @@ def _in_folder(path: Path) -> list[Item]:
         raise DataError(
             f"there is no {path} on this machine; correct the path in data: of the job file"
         )
-    names = {}
-    if path.is_file():
-        names = {"": path}
+    names = {"": path} if path.is_file() else {}
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
         names = {p.relative_to(path).as_posix(): p for p in files}
@@ -189,9 +187,7 @@ def _in_folder(path: Path) -> list[Item]:
 def _in_bucket(bucket: Bucket, prefix: str, url: str) -> list[Item]:
     with bucket.errors(f"list {prefix or 'its objects'}"):
         rows = list(bucket.rows(prefix))
-    below = ""
-    if prefix:
-        below = f"{prefix}/"
+    below = f"{prefix}/" if prefix else ""
     named = [(row["Key"][len(below) :], row) for row in rows if row["Key"].startswith(below)]
     named = [(name, row) for name, row in named if name and not name.endswith("/")]
     found = []
@@ -209,9 +205,7 @@ def _in_bucket(bucket: Bucket, prefix: str, url: str) -> list[Item]:
 def _read(bucket: Bucket, url: str, row: JsonObject, target: Path) -> None:
     """Write an object to a new file: all pieces are of the listed one, and its MD5 is checked."""
     key, size, etag = row["Key"], int(row["Size"]), str(row.get("ETag", ""))
-    options = {}
-    if etag:
-        options = {"IfMatch": etag}
+    options = {"IfMatch": etag} if etag else {}
     md5 = hashlib.md5(usedforsecurity=False)
     with bucket.errors(f"read {key}"), target.open("wb") as file:
         for start in range(0, size, _PIECE):

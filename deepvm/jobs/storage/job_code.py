@@ -72,9 +72,7 @@ def public(url: str) -> str:
     if not found.netloc or "@" not in found.netloc:
         return url
     user, _, host = found.netloc.rpartition("@")
-    kept = ""
-    if found.scheme == "ssh":
-        kept = f"{user.partition(':')[0]}@"
+    kept = f"{user.partition(':')[0]}@" if found.scheme == "ssh" else ""
     return f"{GIT if url.startswith(GIT) else ''}{urlunsplit(found._replace(netloc=kept + host))}"
 
 

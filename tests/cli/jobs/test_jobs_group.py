@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command import Run
 from support.jobs import worlds
 
+from deepvm.cli.jobs import jobs_group
+from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.history import History
 from deepvm.jobs.history.log_files import add_line
 
@@ -73,3 +76,45 @@ def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
         and "expected only with local, netns and ssh; the cloud aws preempts machines itself"
         in " ".join(err.split())
     )
+
+
+def running(folder: Path, **more: object) -> None:
+    """The job with no result, as a running one."""
+    with History.open() as history:
+        found = worlds.one_machine(name="plain", over=False)
+        world = replace(found.world, job=Job.RUNNING, **more)  # type: ignore[arg-type]
+        row = replace(found.row, result=None, spec=worlds.spec(cloud="local"))
+        worlds.store(history, replace(found, row=row, world=world, samples=[]), folder)
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_only_a_script_that_reports_steps_is_promised_a_checkpoint(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, reported: bool
+) -> None:
+    monkeypatch.setattr(jobs_group, "_send", lambda *_: {})
+    monkeypatch.setattr("deepvm.jobs.submission.secret_in", lambda _: "ab" * 32)
+    steps = {"reached": 5} if reported else {"reached": 0, "version": 0, "peak": None}
+    running(folder, **steps)
+    saved, stopped = (" ".join(run("jobs", does, "plain")[2].split()) for does in ("save", "stop"))
+    unreported = "has not reported a step: if it saves nothing through deepvm,"
+    if reported:
+        assert "plain saves after its next step; 'deepvm jobs show plain'" in saved
+        assert "plain saves a checkpoint and ends; " in stopped
+        assert stopped.endswith("'deepvm jobs resume plain' continues it")
+    else:
+        assert f"plain {unreported} no checkpoint comes; 'deepvm jobs show plain' says" in saved
+        assert "plain ends; 'deepvm jobs show plain' says when" in stopped
+        assert f"it {unreported} 'deepvm jobs resume plain' starts it again at its" in stopped
+
+
+def test_stop_without_a_controller_names_what_ends_the_machines(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepvm.jobs.submission.secret_in", lambda _: "ab" * 32)
+    running(folder)
+    (folder / "controller").write_text("http://127.0.0.1:9")
+    cure = "deepvm jobs orphans --release plain ends its machines, deepvm jobs resume plain starts"
+    code, _, error = run("jobs", "stop", "plain")
+    assert code == 4 and cure in " ".join(error.split())
+    code, _, error = run("jobs", "save", "plain")
+    assert code == 4 and "orphans" not in error and "deepvm jobs resume plain starts" in error

@@ -259,3 +259,25 @@ def test_machines_that_are_left_are_named(
     else:
         left = f"m2; 'deepvm jobs orphans --release {JOB}' ends them, {resume} continues the job"
         assert output == f"Note: interrupted by SIGTERM; may still be rented, for $0.3/h: {left}\n"
+
+
+def test_a_signal_ends_the_wait_for_a_history_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool("g4dn.xlarge", "z", "spot", 0.3)
+    world = JobState(JobLimits(1, 1), 1.0, pools=(pool,))
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        history.add_job(JOB, 1.0, tmp_path, {}, world)
+        spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
+        job = ControlledJob(JOB, tmp_path, new_secret(), spec, list_s=1.0)
+        found = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
+
+        def commit(*_: object) -> None:
+            asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), signal.SIGTERM)
+            raise DataError("the disk is full")
+
+        monkeypatch.setattr(history, "commit", commit)
+        since_s = time.monotonic()
+        with found.signals, pytest.raises(DataError, match="the disk is full"):
+            asyncio.run(asyncio.wait_for(found.run(), 20))
+    assert time.monotonic() - since_s < 5

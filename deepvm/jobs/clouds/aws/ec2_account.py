@@ -199,9 +199,7 @@ class S3Objects(Objects):
         self._put(key, data)
 
     def replace(self, key: str, data: bytes, tag: str | None) -> str:
-        condition = {"IfNoneMatch": "*"}
-        if tag is not None:
-            condition = {"IfMatch": tag}
+        condition = {"IfMatch": tag} if tag is not None else {"IfNoneMatch": "*"}
         found = self._put(key, data, _CHANGED, **condition)
         if found in _CHANGED:
             raise ChangedError(f"{self._prefix}{key} was written by another process")

@@ -99,9 +99,7 @@ class Ec2Cloud(Cloud):
         return host
 
     def listen(self) -> tuple[str, int]:
-        own = ""
-        if not self._settings.controller_host:
-            own = own_address()
+        own = own_address() if not self._settings.controller_host else ""
         return own or "0.0.0.0", self._settings.controller_port
 
     def announce(self, job: str, url: str) -> None:

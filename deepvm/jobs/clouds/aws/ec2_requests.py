@@ -69,9 +69,7 @@ def fleet_request(
 ) -> JsonDict:
     """One machine of a pool, now or not at all, in one of ``subnets``, the preferred first."""
     limit = _limit(most_usd_per_hour)
-    each = {}
-    if limit and pool.market == SPOT:
-        each = {"MaxPrice": limit}
+    each = {"MaxPrice": limit} if limit and pool.market == SPOT else {}
     overrides = [
         {"InstanceType": pool.instance_type, "SubnetId": subnet, "Priority": float(place), **each}
         for place, subnet in enumerate(subnets)

@@ -36,9 +36,7 @@ def read(region: str, bucket: str, key: str) -> bytes:
     """The whole object. Raises OSError, ValueError."""
     role = metadata("iam/security-credentials/").split()[0]
     keys = json.loads(metadata("iam/security-credentials/" + role))
-    end = "amazonaws.com"
-    if region.startswith("cn-"):
-        end = "amazonaws.com.cn"
+    end = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     base = os.environ.get("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{end}"
     path = urllib.parse.quote(f"/{bucket}/{key}")
     now = datetime.datetime.now(datetime.timezone.utc)
