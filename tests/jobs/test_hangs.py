@@ -503,3 +503,16 @@ def _is_rank(pid: int, rank: int) -> bool:
         ).read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_script_that_reports_no_steps_is_not_said_to_continue(version: int) -> None:
+    unknown = "this script reports no steps"
+    document = {"name": "job", "state": "stopped", "why": "interrupted", "steps": None}
+    document |= {"progress_unknown": unknown, "version": version}
+    lines = [*closing_lines(document, JobLimits(1, 1), [], Path("/x"), "")]
+    restarts = "starts it again at its beginning, if it saves nothing through deepvm"
+    does = "continues" if version else restarts
+    assert lines == [
+        f"job: interrupted; progress unknown: {unknown}; deepvm jobs resume job {does}"
+    ]
