@@ -188,10 +188,22 @@ def test_the_dockerfile_copies_what_exists_and_runs_a_command() -> None:
         line.split()[1:-1] for line in lines if line.startswith("COPY") and "--from" not in line
     ]
     assert copied and all((ROOT / name).exists() for names in copied for name in names)
-    (block,) = blocks(f"{GUIDE}teams.md", "sh docker")
-    known, given = options_of(block.partition("--rm ")[2].strip())
+    plan, audit = blocks(f"{GUIDE}teams.md", "sh docker")
+    known, given = options_of(plan.partition("--rm ")[2].strip())
     assert set(given) <= known
-    assert 'ENTRYPOINT ["deepvm"]' in lines and "USER 10001" in lines
+    assert {f"#   {line}" for line in audit.splitlines()} <= set(lines)
+    assert lines.count("USER 10001") == 1
+    stages = "\n".join(lines).split("\nFROM ")
+    names = [stage.partition("\n")[0] for stage in stages]
+    # Without --target the last stage is built
+    assert names[-1] == "base" and 'ENTRYPOINT ["deepvm"]' in stages[-1]
+    built, audits = (
+        stages[names.index(name)] for name in ("build AS build-audit", "base AS audit")
+    )
+    assert 'ENTRYPOINT ["deepvm", "audit"]' in audits and "--from=build-audit" in audits
+    torch, train = [line for line in built.splitlines() if line.startswith("RUN")]
+    assert "torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu" in torch
+    assert "'.[train]'" in train
     kept = {n[1:] for n in (ROOT / ".dockerignore").read_text().split() if n.startswith("!")}
     assert kept == {name for names in copied for name in names}
 
