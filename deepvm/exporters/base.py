@@ -184,9 +184,8 @@ class Exporter:
                 "package",
                 "",
                 "with --command what pip installs on the VMs, which cannot have the deepvm that"
-                f" runs here, of {own.place}: a release such as 'deepvm[train]==0.1.0', the URL of"
-                " a wheel, or git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which"
-                " send it",
+                f" runs here, of {own.place}: 'deepvm[train] @ git+https://HOST/NAME.git@REF', or"
+                " the URL of a wheel; or --to torchrun or skypilot, which send it",
             )
         if source:
             return f"-{source}"

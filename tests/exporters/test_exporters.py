@@ -279,7 +279,7 @@ def test_what_vms_cannot_have_is_refused_before_they_cost(engine: str, own: OwnP
     with pytest.raises(RequestError) as caught:
         render(single_anchor(), engine, ExportOptions(command="train.py", own=own))
     assert (caught.value.option, caught.value.exit_code) == ("package", 2)
-    assert f"of {own.place}: a release" in str(caught.value) and "git+https://" in str(caught.value)
+    assert f"of {own.place}: 'deepvm[train] @ git+https://" in str(caught.value)
     # Without a training to start, the image may have it: nothing of a stranger is installed in its
     # place.
     found = installs(engine, ExportOptions(own=own))

@@ -22,6 +22,7 @@ from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import counted
+from deepvm.errors import MissingExtraError
 from deepvm.records import dataclass, field, replace
 
 DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Precision.FP16}
@@ -133,9 +134,8 @@ class StepTimes:
             return f"{counted(count, 'step')} of {of}: a law of them needs {ENOUGH}"
         if self.saved or _can_fit():
             return ""
-        return (
-            "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
-        )
+        missing = MissingExtraError("to fit one", "scipy", "fit")
+        return f"no law of its steps was saved with it, and {missing}"
 
     @property
     def steps(self) -> Steps:

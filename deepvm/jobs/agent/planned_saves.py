@@ -70,10 +70,10 @@ class PlannedSaves:
             return f"step {base + step} is not known to be safe, nor is an older one"
         unsaved = counted(step - safe, "step")
         if not base + safe:
-            return f"no checkpoint is safe; not saved: {unsaved}"
+            return f"no checkpoint is safe yet; not saved so far: {unsaved}"
         return (
-            f"the newest checkpoint that is safe is of step {base + safe}; not saved: {unsaved}"
-            " after it"
+            f"the newest checkpoint that is safe yet is of step {base + safe}; not saved so far:"
+            f" {unsaved} after it"
         )
 
     def _look_for_started(self) -> None:

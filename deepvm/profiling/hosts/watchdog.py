@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from deepvm.core.json_types import JsonDict
-from deepvm.errors import DeepVMError
+from deepvm.errors import EXTRA_SOURCE, DeepVMError
 from deepvm.io.processes import children_of
 from deepvm.io.threads import start_thread
 
@@ -33,8 +33,7 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     of input; only one of the processes that share it may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
-    start_thread(_watch, *arguments, name="watchdog")
+    start_thread(_watch, os.getppid(), time.monotonic() + limit_s, lines, tidy, name="watchdog")
     return lines
 
 
@@ -79,12 +78,13 @@ def emit(event: str, **facts: Any) -> None:
 def reason_of(error: BaseException) -> str:
     """An error in one short line."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
+        return (
+            f"{sys.executable} has no torch: install {EXTRA_SOURCE.format('train')} for it on this"
+            " host"
+        )
     text = " ".join(str(error).split())
     # Our own are written for people
-    kind = ""
-    if not isinstance(error, DeepVMError):
-        kind = type(error).__name__
+    kind = "" if isinstance(error, DeepVMError) else type(error).__name__
     return ": ".join(filter(None, (kind, text)))[:MOST_REASON]
 
 

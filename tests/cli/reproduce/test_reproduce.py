@@ -18,6 +18,7 @@ from support.command import Run
 from support.effort import sampled
 from support.places import GOLDEN_FOLDER, ROOT
 
+from deepvm.errors import EXTRA_SOURCE
 from deepvm.io import user_dirs
 
 FIGURE = {
@@ -166,7 +167,7 @@ def test_fits_need_scipy_and_the_rest_does_not() -> None:
         words = [sys.executable, "-c", code, "reproduce", paper, "--only", "differs", "-o", "json"]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert ended.returncode == expected, ended.stderr
-        assert ("deepvm[fit]" in ended.stderr) == (paper != "deepvm")
+        assert (EXTRA_SOURCE.format("fit") in ended.stderr) == (paper != "deepvm")
         if paper == "all":
             assert "Note: scaling is left out" in ended.stderr
             assert [p["paper"] for p in json.loads(ended.stdout)["papers"]] == ["deepvm", "thesis"]

@@ -268,7 +268,7 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("safe", "unsaved"), [(None, "step 7"), (4, "not saved: 3 steps after it"), (7, "")]
+    ("safe", "unsaved"), [(None, "step 7"), (4, "not saved so far: 3 steps after it"), (7, "")]
 )
 def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     safe: int | None, unsaved: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

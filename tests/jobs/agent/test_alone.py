@@ -238,7 +238,7 @@ def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) ->
     assert (tmp_path / "saved").read_text().strip() == (tmp_path / "reached").read_text()
 
 
-FOURTH = "the newest checkpoint that is safe is of step 4; not saved: 1 step after it"
+FOURTH = "the newest checkpoint that is safe yet is of step 4; not saved so far: 1 step after it"
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); time.sleep(60)"
 UNSAVED = [
     ("static:2", "time.sleep(60)", 1, 143, f"SIGTERM is passed on now: {FOURTH}"),
@@ -247,7 +247,7 @@ UNSAVED = [
         "time.sleep(60)",
         1,
         143,
-        "SIGTERM is passed on now: no checkpoint is safe; not saved: 5 steps",
+        "SIGTERM is passed on now: no checkpoint is safe yet; not saved so far: 5 steps",
     ),
     ("static:2", HANDLED, 1, 1, FOURTH),
     ("static:2", "time.sleep(2); os._exit(9)", 20, 9, f"the command has ended: {FOURTH}"),
