@@ -149,6 +149,9 @@ def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
     """A job that trains code of this folder on the machines of a plan. Raises RequestError."""
     if not command[0].strip():
         raise RequestError("command", shlex.join(command), FORMAT.describe("train"))
+    if not (plan.suffix or plan.is_file()):
+        message = f"this is no plan: deepvm run plan.json -- {plan} {shlex.join(command)}"
+        raise JobFormatError(plan, [Issue(message)])
     name = re.sub(r"[^a-z0-9]+", "-", _trained(command).lower()).strip("-")[:40].strip("-") or "job"
     try:
         return JobFile(name=name, train=shlex.join(command), code=".", machines={"plan": str(plan)})
@@ -210,6 +213,8 @@ def remarks(job: JobFile) -> Iterator[str]:
             "the deadline only stops the job in time; with 'steps: N', the steps of all the work,"
             " spot and on-demand VMs are chosen so that it is met"
         )
+    if job.cloud == "ssh" and (script := re.search(r"(?<!\S)/\S+\.py", job.train)):
+        yield f"hosts get only the code folder: {script[0]} has to be on each of them already"
     if job.inject is not None and job.inject.count is None:
         life_s = Injection.of(job.inject.model_dump()).mean_s
         grace_s = job.inject.grace

@@ -158,8 +158,9 @@ class PythonSources:
     @property
     def forms_group(self) -> bool:
         """Whether something starts a process group, or leaves that to a trainer."""
-        named = any(name in _GROUP_NAMES or name.endswith(_GROUP_SUFFIX) for name in self.names)
-        return named or any(map(self._uses, _GROUP_PACKAGES))
+        return any(map(self._uses, _GROUP_PACKAGES)) or any(
+            name in _GROUP_NAMES or name.endswith(_GROUP_SUFFIX) for name in self.names
+        )
 
     @property
     def asks_for_ranks(self) -> bool:
@@ -176,8 +177,9 @@ class PythonSources:
     @property
     def digest(self) -> str:
         """The same for the same files, wherever they are."""
-        digests = sorted(hashlib.sha256(source).digest() for source in self.files.values())
-        return hashlib.sha256(b"".join(digests)).hexdigest()
+        return hashlib.sha256(
+            b"".join(sorted(hashlib.sha256(source).digest() for source in self.files.values()))
+        ).hexdigest()
 
 
 def _words(value: ast.expr) -> Iterator[str]:

@@ -67,8 +67,9 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Events = ())
     document = row.result
     if document is None:
         prices = on_demand_prices(world)
-        patterns = row.spec.get("outputs", ())
-        document = final_document(row.name, row.created_s, world, events, prices, without, patterns)
+        document = final_document(
+            row.name, row.created_s, world, events, prices, without, row.spec.get("outputs", ())
+        )
     return JobStatus(row, world, events, samples, document, controller, now_s, without)
 
 
@@ -97,8 +98,8 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
             failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
-            now_job_s = job_time_s(row.folder, now_s)
-            world = current(history.world(row.name), history.samples(row.name), now_job_s)
+            world = history.world(row.name)
+            world = current(world, history.samples(row.name), job_time_s(row.folder, now_s))
             costs = sum(m.state.costs for m in world.machines.values())
             steps = None if world.progress_unknown else world.steps
             figures = (steps, world.preemptions, costs, round(world.usd, 8))

@@ -28,7 +28,7 @@ from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
-from deepvm.jobs.clouds.registry import open_cloud
+from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import ControlledJob
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import (
@@ -71,9 +71,9 @@ _NEAR: Mapping[str, Any] = {
     "restart_s": 15.0,
     "version_s": 2.0,
 }
-# One whose script can be looked up: no module, absolute path or other work of a shell
+# One whose script can be looked up: no module or other work of a shell
 _SCRIPT_COMMAND = re.compile(
-    r"python[0-9.]*(?: -[^mc ]\S*)* ([^-/\s$;&|'\"][^\s$;&|'\"]*\.py)(?: [^$;&|]*)?"
+    r"python[0-9.]*(?: -[^mc ]\S*)* ([^-\s$;&|'\"][^\s$;&|'\"]*\.py)(?: [^$;&|]*)?"
 )
 _SHORT_S = 600.0  # Of training without a step that is known
 _GRACE_S = 120.0  # From a notice to the end, of AWS
@@ -205,9 +205,7 @@ def world_of(
         market, asked = short[-1]
         least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
         allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
-        option = "usd_per_hour"
-        if terms.usd_per_hour == budget.max_price:
-            option = "max_price"
+        option = "max_price" if terms.usd_per_hour == budget.max_price else "usd_per_hour"
         raise RequestError(f"budget.{option}", terms.usd_per_hour, allowed)
     if terms.usd_per_hour is not None:
         return within_budget(world, terms.usd_per_hour)
@@ -243,19 +241,27 @@ def check_script(job: JobFile, job_folder: Path) -> None:
     except ValueError as error:
         raise RequestError("train", job.train, f"a command of words and quotes: {error}") from None
     command = _SCRIPT_COMMAND.fullmatch(job.train)
-    if job.cloud == SSH or command is None:
+    code = job.code or ""
+    if command is None or job_code.parse(code) is not None:
         return
     script = command[1]
-    if job.code is None:
-        allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
-    elif (
-        job.setup is not None
-        or job_code.parse(job.code) is not None
-        or os.path.exists(job_folder / job.code / script)
-    ):
+    is_path = script.startswith("/")
+    is_free = job.cloud == SSH or job.setup is not None  # others may bring the script
+    folder = os.path.abspath(job_folder / code)
+    is_here = code and os.path.exists(os.path.join(folder, script))
+    # An image of a cloud may have a script that this computer has not
+    is_lost = is_path and is_here and not (is_free or find_cloud(job.cloud).near)
+    if is_lost or (code and os.path.normpath(script).startswith("../")):
+        allowed = (
+            f"a path in the code folder: machines get {folder} and nothing else of this computer;"
+            " run deepvm in the folder of the script, or set 'code' in a job file"
+        )
+    elif is_path or is_free or is_here:
         return
+    elif code:
+        allowed = f"a script that 'code: {code}' has; there is no {script} in it"
     else:
-        allowed = f"a script that 'code: {job.code}' has; there is no {script} in it"
+        allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
     raise RequestError("train", job.train, allowed)
 
 
@@ -273,8 +279,12 @@ def hosts_of(job: JobFile, job_folder: Path) -> StaticHosts | None:
         replace(h, type=h.type or machines.type or "")
         for h in read_hosts(job_folder / machines.hosts, "machines.hosts")
     ]
-    tag = f"{job.name}-{secrets.token_hex(4)}"
-    found = StaticHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
+    found = StaticHosts(
+        f"{job.name}-{secrets.token_hex(4)}",
+        machines.launcher or SSH,
+        machines.python or "",
+        tuple(hosts),
+    )
     try:
         is_here = found.reach.local
     except RequestError as error:
@@ -299,8 +309,10 @@ def about(file: Path) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        issue = Issue(error.about(error.option), FORMAT.line_of(file, error.option), error.option)
-        raise JobFormatError(file, [issue]) from None
+        raise JobFormatError(
+            file,
+            [Issue(error.about(error.option), FORMAT.line_of(file, error.option), error.option)],
+        ) from None
 
 
 def reached_cloud(job: JobFile, *, detach: bool) -> Cloud:
@@ -343,8 +355,9 @@ def head_cloud(row: JobRow) -> HostsController | None:
 def head_pool(cloud: Cloud) -> Pool | None:
     """The machine for the controller of a job detached here; None: it would run here."""
     if isinstance(cloud, HostsController) and isinstance(cloud, RemoteCloud) and needs_head(cloud):
-        price = cloud.head_usd_per_hour()
-        return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, price)
+        return Pool(
+            cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, cloud.head_usd_per_hour()
+        )
     return None
 
 
@@ -588,19 +601,15 @@ def storage_of(name: str, folder: Path, spec: JsonObject) -> JobStorage:
             for_outputs = [cloud.tier(name)]
         elif hosts is None or hosts.reach.local:  # other hosts do not see this folder
             for_outputs = [(folder / "versions").as_uri()]
-    outputs = next(iter(for_outputs), "")
-    return JobStorage(tiers or for_outputs, outputs, spec.get("outputs", ()))
+    return JobStorage(tiers or for_outputs, next(iter(for_outputs), ""), spec.get("outputs", ()))
 
 
 def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject = spec["inject"]
-    hosts = StaticHosts.load(folder)
-    gpus = gpus_of(spec["instance_type"], hosts)
+    gpus = gpus_of(spec["instance_type"], StaticHosts.load(folder))
     storage = storage_of(name, folder, spec)
-    memory = None
-    if isinstance(spec["anchor"], dict):
-        memory = spec["anchor"].get("memory")
+    memory = spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None
     agent_spec = {
         **{key: spec[key] for key in _COPIED},
         "tiers": list(storage.tiers),
@@ -614,9 +623,15 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
         "anchor_memory": memory or _MEMORY,
     }
     injection = Injection.of(inject) if inject else None
-    code = folder / CODE if (folder / CODE).exists() else None
-    list_s = 1.0 if cloud_of(spec["cloud"]).near else 5.0
-    return ControlledJob(name, folder, secret_in(folder), agent_spec, code, injection, list_s)
+    return ControlledJob(
+        name,
+        folder,
+        secret_in(folder),
+        agent_spec,
+        folder / CODE if (folder / CODE).exists() else None,
+        injection,
+        1.0 if cloud_of(spec["cloud"]).near else 5.0,
+    )
 
 
 def gpus_of(instance_type: str, hosts: StaticHosts | None) -> int:
@@ -708,8 +723,9 @@ def resumed(
                 for name, usd in prices.items()
                 if usd
             )
-            policy = row.spec["budget"]["deadline_policy"]
-            terms = replace(terms, bought=bought, deadline_policy=policy)
+            terms = replace(
+                terms, bought=bought, deadline_policy=row.spec["budget"]["deadline_policy"]
+            )
     world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
 
@@ -724,7 +740,7 @@ def _check_limits(
         raise RequestError(
             "total_usd",
             None,
-            f"more than the budget of ${terms.total_usd:g}, which {name} has used up, such as"
+            f"more than the budget of ${terms.total_usd:g}, at which {name} has stopped, such as"
             f" {more_money(world.usd, terms)}",
         )
     if (

@@ -46,8 +46,8 @@ def script_facts(train: str, folder: Path | None, env: Mapping[str, str]) -> Pyt
         unknown = PythonSources([], train.split()[0])
         unknown.unread.append("the code is not on this computer")
         return unknown
-    paths = [folder / path for path in env.get("PYTHONPATH", "").split(":") if path]
-    sources = _CommandSources([folder, folder / "src", *paths], repr(train[:60]))
+    paths = ["", "src", *env.get("PYTHONPATH", "").split(":")]
+    sources = _CommandSources([folder / path for path in paths], repr(train[:60]))
     sources.follow(train, folder)
     while sources.commands:
         sources.starters = {*sources.files}
@@ -111,8 +111,9 @@ class _CommandSources(PythonSources):
 
     def _note_launcher(self, name: str, words: Sequence[str], direct: str) -> None:
         if name and not self.launcher:
-            several = bool(_OTHER_MACHINES.search(f"{' '.join(words)} "))
-            self.launcher = Launcher(name, direct, several=several)
+            self.launcher = Launcher(
+                name, direct, several=bool(_OTHER_MACHINES.search(f"{' '.join(words)} "))
+            )
 
     def note_no_script(self, command: str) -> None:
         self.unread.append(f"{command} names no script that is known here")

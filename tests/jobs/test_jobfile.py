@@ -331,6 +331,34 @@ def test_what_only_a_machine_knows_is_left_to_it(train: str, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("cloud", "more", "refused"),
+    [("aws", "", True), ("local", "", False), ("aws", "setup: make\n", False)],
+)
+def test_a_path_of_this_computer_is_none_of_a_cloud(
+    cloud: str, more: str, refused: bool, tmp_path: Path
+) -> None:
+    """An image of the cloud may have a script that this computer lacks."""
+    script = tmp_path / "train.py"
+    text = f"name: x\ncode: .\ncloud: {cloud}\ntrain: python {script}\n{more}"
+    job = FORMAT.parse(f"{text}machines: {{type: g4dn.xlarge}}\n", "job.yaml")
+    check_script(job, tmp_path)
+    script.touch()
+    if not refused:
+        check_script(job, tmp_path)
+        return
+    with pytest.raises(RequestError, match="machines get .* and nothing else of this computer"):
+        check_script(job, tmp_path)
+
+
+def test_a_path_of_own_hosts_is_remarked() -> None:
+    text = "name: x\ncode: .\ncloud: ssh\ntrain: python -u /a/train.py 9\n"
+    job = FORMAT.parse(f"{text}machines: {{hosts: h}}\n", "job.yaml")
+    assert [line.partition(": ")[2] for line in remarks(job)] == [
+        "/a/train.py has to be on each of them already"
+    ]
+
+
 def test_a_budget_alone_buys_what_recommend_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -238,7 +238,10 @@ def test_ctrl_c_keeps_the_machines_where_that_is_wanted(home: Home) -> None:
 def test_the_budget_ends_a_job_in_time(home: Home) -> None:
     job = home.job("poor", "exec python own.py 10000 0.02;", budget={"total_usd": 0.0008})
     done = home.run("run", str(job))
-    assert done.returncode == 3 and "the budget of $0.0008 is used up" in done.stderr
+    assert (
+        done.returncode == 3
+        and "the budget of $0.0008 does not last for another checkpoint" in done.stderr
+    )
     found = home.document("jobs", "show", "poor")
     assert found["state"] == "stopped" and found["saves"]["stop"] == 1
     assert 0.0004 < found["cost_usd"] <= 0.0008

@@ -310,7 +310,7 @@ def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
         ending=f"{BUDGET} of $50 is used up",
     )
     said = (
-        "--total-usd: not given (expected more than the budget of $50, which poor has used up,"
+        "--total-usd: not given (expected more than the budget of $50, at which poor has stopped,"
         " such as --total-usd 100)"
     )
     assert refusal(history, row) == said

@@ -278,13 +278,18 @@ def _confirm_spending(plan_job: Callable[[], JobPlan]) -> None:
     from deepvm.reports.text import text_blocks
 
     if not has_terminal():
-        cure = "--yes, to spend the money; --dry-run, to see what would be rented"
-        raise OptionMismatchError("yes", None, _UNASKED, cure)
+        raise OptionMismatchError(
+            "yes",
+            None,
+            _UNASKED,
+            "--yes, to spend the money; --dry-run, to see what would be rented",
+        )
     plan = plan_job()
     for line in text_blocks("run_plan", ["plan"], plan=document_of("jobs.RunPlan", plan)):
         say(line)
-    hourly = format_money(plan.most_usd_per_hour)
-    limit = f"{hourly}/h, without a limit in all (--total-usd sets one)"
+    limit = (
+        f"{format_money(plan.most_usd_per_hour)}/h, without a limit in all (--total-usd sets one)"
+    )
     if plan.most_usd is not None:
         limit = format_money(plan.most_usd)
     confirm(f"Spend up to {limit}?")
@@ -309,11 +314,13 @@ def start_head(
     from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
     from deepvm.jobs.head.remote import RemoteController
 
-    cure = f"'deepvm jobs resume {row.name}' tries again, without a second one"
     try:
         state = RemoteController(row, history, cloud).start(resumed)
     except (RefusedError, UnknownError) as error:
-        raise type(error)(f"no machine for the controller of {row.name}: {error}; {cure}") from None
+        raise type(error)(
+            f"no machine for the controller of {row.name}: {error}; 'deepvm jobs resume"
+            f" {row.name}' tries again, without a second one"
+        ) from None
     typer.echo(row.name)
     usd = cloud.head_usd_per_hour()
     note(
@@ -377,8 +384,7 @@ def continue_job(
 
     name = row.name
     if row.result is not None and row.result["state"] == "done":
-        allowed = f"a job that has not trained to its end; {name} is done"
-        raise RequestError("NAME", name, allowed)
+        raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
     head = head_cloud(row)
     in_background = detach or head is not None
     if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
@@ -469,8 +475,10 @@ def _rented(name: str, world: JobState) -> str:
     if not world.alive:
         return f"no machine of {name} is rented; {resume}"
     machines = ", ".join(machine.id for machine in world.alive)
-    ends = f"'deepvm jobs orphans --release {name}' ends them"
-    return f"may still be rented, for {_rate(world)}: {machines}; {ends}, {resume}"
+    return (
+        f"may still be rented, for {_rate(world)}: {machines}; 'deepvm jobs orphans --release"
+        f" {name}' ends them, {resume}"
+    )
 
 
 def _rate(world: JobState) -> str:
@@ -552,9 +560,10 @@ def _conclude(
 ) -> None:
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.forecast import forecast
+    from deepvm.jobs.history.job_report import resumed_from
     from deepvm.jobs.standing import standing_of
     from deepvm.jobs.submission import free_name, starts_over
-    from deepvm.reports.jobs.live import closing_lines, failure_lines
+    from deepvm.reports.jobs.live import closing_lines, failure_lines, words
 
     name = job.name
     done = end.job is Job.DONE
@@ -597,12 +606,10 @@ def _conclude(
     code = document["exit_code"]
     if controller.signals.numbers and not done:
         code = controller.signals.exit_code
-    if rehearse and done and not document["preemptions"]:
-        warn(
-            "nothing was rehearsed: training ended before the preemption after"
-            f" {REHEARSAL['lives'][0]}; give it more steps"
-        )
-        code = 1
+    if rehearse and done:
+        version = resumed_from(status.events)
+        say(words().rehearsal(document, version, REHEARSAL["lives"][0]))
+        code = code or int(not version)
     if code:
         raise typer.Exit(code)
 

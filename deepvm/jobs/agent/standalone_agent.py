@@ -71,10 +71,8 @@ class StandaloneAgent(TrainerRequests):
             try:
                 command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
                 heard = (self._noticed, self._rebalanced, self._unavailable)
-                watched = (self.notices, self._over, *heard)
-                start_thread(watch, *watched)
-                code = self._watch(command, signals)
-                return code or self._last_backup(signals)
+                start_thread(watch, self.notices, self._over, *heard)
+                return self._watch(command, signals) or self._last_backup(signals)
             finally:
                 self._over.set()
                 sockets.close()

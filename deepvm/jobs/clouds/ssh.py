@@ -296,9 +296,8 @@ class SshCloud(Cloud):
             out, err = _run(words, line + behind)
         except (OSError, subprocess.SubprocessError, RequestError) as error:
             self._deaf[host.name] = time.monotonic()
-            reason = str(error)
-            if isinstance(error, subprocess.TimeoutExpired):
-                reason = f"no answer within {_LIMIT_S:.0f} s"
+            late = isinstance(error, subprocess.TimeoutExpired)
+            reason = f"no answer within {_LIMIT_S:.0f} s" if late else error
             raise UnknownError(f"{host.name}: {reason}") from None
         lines = out.decode("utf-8", "replace").splitlines()
         answers = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]

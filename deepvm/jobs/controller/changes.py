@@ -76,9 +76,10 @@ def rows_of(before: JobState, world: JobState, events: Iterable[d.Event]) -> lis
     for m in _in_new_state(before, world):
         if m.state in _ENDS:
             rows.append((MACHINE, {"id": m.id, "state": m.state.value, "why": m.end_reason}))
-    news = world.preparing.items() - before.preparing.items()
     rows += [
-        ("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing
+        ("preparing", {"id": key, "doing": doing})
+        for key, (doing, _) in sorted(world.preparing.items() - before.preparing.items())
+        if doing
     ]
     if before.pulse.hung_s != world.pulse.hung_s:
         hung = {"why": world.pulse.why, "version": world.version, "again": not world.job.over}

@@ -392,8 +392,12 @@ class Controller:
     async def job(self, machine: str, message: JsonObject) -> JsonObject:
         job = self._job
         token = self._receiver.hidden(token_of(job.secret), message)
-        more = {"name": job.name, "has_code": job.code is not None, "sealed_token": token}
-        return {**job.spec, **more}
+        return {
+            **job.spec,
+            "name": job.name,
+            "has_code": job.code is not None,
+            "sealed_token": token,
+        }
 
     async def code(self, machine: str, message: JsonObject) -> JsonObject:
         code = self._job.code
@@ -446,8 +450,9 @@ class Controller:
 
     def gone(self, machine: str) -> None:
         if machine in self.world.machines and machine not in self._waiting:
-            wait = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
-            self._waiting[machine] = wait
+            self._waiting[machine] = asyncio.get_running_loop().call_later(
+                self._gone_s, self._is_gone, machine
+            )
 
     def _is_gone(self, machine: str) -> None:
         del self._waiting[machine]
@@ -462,8 +467,12 @@ class Controller:
         # No controller before this one has used it: what agents had from that is no answer to this.
         number = 1 + secrets.randbits(48)
         save = [reason, int(self._clock.now_s() * 1000) + left_ms, request]
-        order = {"generation": generation, "step": step, "save": save, "number": number}
-        self._responder.schedule = order
+        self._responder.schedule = {
+            "generation": generation,
+            "step": step,
+            "save": save,
+            "number": number,
+        }
         until_s = time.monotonic() + _ACK_S
         self._change.notify()
         while missing := self._responder.unscheduled(members, number):
@@ -534,8 +543,11 @@ class Controller:
 
     def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
-            rank = messages.field_of({"local_rank": 0, **event}, "local_rank")
-            self._line(machine, rank, messages.field_of(event, "text"))
+            self._line(
+                machine,
+                messages.field_of({"local_rank": 0, **event}, "local_rank"),
+                messages.field_of(event, "text"),
+            )
             return
         if event["event"] == LEFT:
             self._left.add(machine)

@@ -231,8 +231,11 @@ class HeartbeatResponder:
             if (save := orders.save) is not None:
                 # Periodic saves that the controller wants are the user's: `deepvm jobs save`
                 reason = SaveReason.__members__.get(save.reason.name, SaveReason.USER)
-                left_s = max(save.limit_s - self._clock.now_s(), 0.0)
-                found.save = {"reason": int(reason), "asked_s": save.asked_s, "left_s": left_s}
+                found.save = {
+                    "reason": int(reason),
+                    "asked_s": save.asked_s,
+                    "left_s": max(save.limit_s - self._clock.now_s(), 0.0),
+                }
         return vars(found)
 
     def _schedule_of(self, orders: Decisions) -> JsonDict | None:

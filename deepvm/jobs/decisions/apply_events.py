@@ -244,8 +244,12 @@ def _of_generation(world: JobState, event: d.GenerationEvent) -> JobState:
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, d.Ended):
-        exits = {**world.exits, event.id: event.code}
-        return replace(world, exits=exits, reached=max(world.reached, event.step), reached_s=None)
+        return replace(
+            world,
+            exits={**world.exits, event.id: event.code},
+            reached=max(world.reached, event.step),
+            reached_s=None,
+        )
     if world.peak is not None:
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:

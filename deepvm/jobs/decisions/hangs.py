@@ -34,8 +34,10 @@ def limit_s(world: JobState) -> float | None:
 def generation_formed(world: JobState) -> JobState:
     """With a generation that has just been formed."""
     now_s = world.now_s
-    pulse = replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False)
-    return replace(world, pulse=pulse)
+    return replace(
+        world,
+        pulse=replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False),
+    )
 
 
 def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobState:
@@ -207,6 +209,5 @@ def forgiven(world: JobState, stalled_s: float) -> JobState:
     if world.idle_s is not None:
         world = replace(world, idle_s=world.idle_s + stalled_s)
     if world.pulse.since_s is not None:
-        pulse = replace(world.pulse, since_s=world.pulse.since_s + stalled_s)
-        world = replace(world, pulse=pulse)
+        world = replace(world, pulse=replace(world.pulse, since_s=world.pulse.since_s + stalled_s))
     return replace(world, machines=machines, preparing=preparing)

@@ -87,7 +87,5 @@ def planned_preemption(injection: Injection, number: int) -> PlannedPreemption |
         notice_s = None
     elif end < silent_from:
         notice_s = grace_s * share_of_grace
-    recommended_s = math.inf
-    if more.random() < injection.rebalance:
-        recommended_s = life_s - grace_s
+    recommended_s = life_s - grace_s if more.random() < injection.rebalance else math.inf
     return PlannedPreemption(life_s, notice_s, silent, recommended_s)

@@ -44,8 +44,8 @@ def refused(world: JobState, pool: Pool) -> JobState:
     if is_refusing(world, pool):  # what was asked for before is of the same round
         return world
     times = world.blocked.get(pool, (0.0, _RESTS))[1]
-    until_s = world.now_s + world.terms.cool_s * 2 ** min(times, 6)
-    return replace(world, blocked={**world.blocked, pool: (until_s, times + 1)})
+    left_alone = world.now_s + world.terms.cool_s * 2 ** min(times, 6), times + 1
+    return replace(world, blocked={**world.blocked, pool: left_alone})
 
 
 def rested(world: JobState, pool: Pool) -> JobState:
@@ -54,8 +54,8 @@ def rested(world: JobState, pool: Pool) -> JobState:
     alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
     if known is None or world.blocked.get(known, (0.0, _RESTS))[0] > world.now_s or not alike:
         return world
-    until_s = world.now_s + _REST_COOLS * world.terms.cool_s
-    return replace(world, blocked={**world.blocked, known: (until_s, _RESTS)})
+    rest = world.now_s + _REST_COOLS * world.terms.cool_s, _RESTS
+    return replace(world, blocked={**world.blocked, known: rest})
 
 
 def rested_after_losses(before: JobState, world: JobState) -> JobState:
@@ -90,9 +90,13 @@ def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, fl
     own = {pool.place: PoolRecord(at_s=world.now_s) for pool in pools}
     for m in world.machines.values():
         if (place := m.pool.place) in own:
-            no = m.end_reason == REFUSED
-            times = m.requested_s, m.launched_s, m.ended_s
-            own[place] = own[place].seen(*times, taken=m.was_preempted, refused=no)
+            own[place] = own[place].seen(
+                m.requested_s,
+                m.launched_s,
+                m.ended_s,
+                taken=m.was_preempted,
+                refused=m.end_reason == REFUSED,
+            )
     known = {
         pool: own[pool.place].with_earlier(world.priors.get(pool, PoolRecord())) for pool in pools
     }
@@ -106,9 +110,13 @@ def record_of(pool: Pool, machines: Iterable[JsonObject], now_s: float) -> PoolR
         here = str(m["zone"]).startswith(pool.zone)
         if here and (m["instance_type"], m["market"]) == (pool.instance_type, pool.market):
             reason = m["end_reason"]
-            taken = m.get("noticed_s") is not None or reason in (PREEMPTED, LOST)
-            times = m["requested_s"], m["launched_s"], m["ended_s"]
-            found = found.seen(*times, taken=taken, refused=reason == REFUSED)
+            found = found.seen(
+                m["requested_s"],
+                m["launched_s"],
+                m["ended_s"],
+                taken=m.get("noticed_s") is not None or reason in (PREEMPTED, LOST),
+                refused=reason == REFUSED,
+            )
     return found
 
 

@@ -185,7 +185,10 @@ def _limited(world: JobState) -> JobState:
         return world
     last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return world.to_end(f"{BUDGET} of ${terms.total_usd:g} is used up")
+        return world.to_end(
+            f"{BUDGET} of ${terms.total_usd:g} does not last for another checkpoint and the release"
+            f" of the machines ({format_seconds(last_s, digits=2)})"
+        )
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
             return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)")
@@ -379,9 +382,8 @@ def _formed(world: JobState) -> _Step:
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
-    done = world.reached
-    if not any(m in members for m in world.members):
-        done = _done_unheard(world)
+    stays = any(m in members for m in world.members)
+    done = world.reached if stays else _done_unheard(world)
     changed = world.anchors not in ((), anchors)
     world = replace(
         _unformed(world.after(JobEvent.FORM)),

@@ -420,12 +420,14 @@ class PoolRecord:
 
     def with_earlier(self, earlier: PoolRecord) -> PoolRecord:
         """Add what was looked up earlier, of other machines, as far as it is not stale."""
-        lived_h = self.lived_h + earlier.lived_h
-        found = replace(self, lived_h=lived_h, taken=self.taken + earlier.taken)
+        found = replace(
+            self, lived_h=self.lived_h + earlier.lived_h, taken=self.taken + earlier.taken
+        )
         if self.at_s - earlier.at_s > _FRESH_S:
             return found
-        granted = self.granted + earlier.granted
-        return replace(found, granted=granted, refused=self.refused + earlier.refused)
+        return replace(
+            found, granted=self.granted + earlier.granted, refused=self.refused + earlier.refused
+        )
 
     def seen(
         self,

@@ -56,12 +56,10 @@ def forecast(
     ]
     # From the request for a machine to training
     start_s = fmean(took) if took else terms.restart_s
-    injection = None
-    if spec.get("inject") is not None:
-        injection = Injection.of(spec["inject"])
+    injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
     job = _expected(spec, world, steps, step_s, start_s, injection)
     listed = None
-    if injection is not None and injection.lives_s:
+    if injection and injection.lives_s:
         listed = ListedLifetimes([start_s + life for life in injection.lives_s[: injection.count]])
     try:
         found = simulate(job, world.terms.policy, runs=_RUNS, lives=listed)

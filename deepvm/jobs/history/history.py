@@ -323,8 +323,8 @@ class History:
 
     def jobs(self) -> list[JobRow]:
         with self._reading() as connection:
-            rows = _dicts(connection, sa.select(_JOBS).order_by(_JOBS.c.created_s.desc()))
-            return [_job(row) for row in rows]
+            query = sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())
+            return [*map(_job, _dicts(connection, query))]
 
     def job(self, name: str) -> JobRow | None:
         with self._reading() as connection:
@@ -341,10 +341,9 @@ class History:
 
     def events(self, name: str, after: int = 0) -> list[EventRow]:
         with self._reading() as connection:
-            rows = connection.execute(_numbered(_EVENTS, name, after))
             return [
                 EventRow(row.at_s, row.kind, row.state, json.loads(row.facts), row.number)
-                for row in rows
+                for row in connection.execute(_numbered(_EVENTS, name, after))
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
@@ -357,8 +356,10 @@ class History:
 
     def samples(self, name: str) -> list[Sample]:
         with self._reading() as connection:
-            rows = connection.execute(_numbered(_SAMPLES, name))
-            return [Sample(row.at_s, row.generation, row.step) for row in rows]
+            return [
+                Sample(row.at_s, row.generation, row.step)
+                for row in connection.execute(_numbered(_SAMPLES, name))
+            ]
 
     def machines(self) -> list[JsonObject]:
         """All jobs' machines; ``rebalanced_s``: when the cloud recommended a rebalance."""
@@ -485,8 +486,9 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _numbered(table: sa.Table, job: str, after: int = 0) -> sa.Select[Any]:
-    wanted = (table.c.job == job) & (table.c.number > after)
-    return sa.select(table).where(wanted).order_by(table.c.number)
+    return (
+        sa.select(table).where(table.c.job == job, table.c.number > after).order_by(table.c.number)
+    )
 
 
 def _dicts(connection: sa.Connection, query: sa.Select[Any]) -> list[JsonDict]:

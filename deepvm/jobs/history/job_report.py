@@ -134,8 +134,9 @@ def final_document(
 def unkept(world: JobState) -> dict[str, KeptOutputs]:
     """Those of machines that trained last whose newest are not in the job's storage."""
     newest = {m.id for m in world.machines.values() if m.epoch == world.generation}
-    known = world.outputs.items()
-    return {m: kept for m, kept in known if m in newest and kept.failing_s is not None}
+    return {
+        m: kept for m, kept in world.outputs.items() if m in newest and kept.failing_s is not None
+    }
 
 
 def _outputs(world: JobState, patterns: Sequence[str]) -> JsonDict:
@@ -168,8 +169,7 @@ def exit_code(world: JobState) -> int | None:
     """With which ``deepvm run`` ends; None before the end."""
     if world.job is Job.FAILED and world.no_data:
         return DataError.exit_code
-    codes = {Job.DONE: 0, Job.STOPPED: STOPPED, Job.FAILED: DeepVMError.exit_code}
-    return codes.get(world.job)
+    return {Job.DONE: 0, Job.STOPPED: STOPPED, Job.FAILED: DeepVMError.exit_code}.get(world.job)
 
 
 def _machine(machine: MachineRecord, now_s: float) -> JsonDict:
@@ -213,8 +213,7 @@ def spent(
     prices: Prices = MappingProxyType({}),
 ) -> CostBreakdown:
     """A job's costs until now; ``without``: controller downtimes; ``prices``: on demand, $/h."""
-    causes = (*CAUSES, DOWNTIME) if without else CAUSES
-    seconds = dict.fromkeys(causes, 0.0)
+    seconds = dict.fromkeys((*CAUSES, DOWNTIME) if without else CAUSES, 0.0)
     usd = dict(seconds)
     on_demand_usd = dict(seconds)
     first_s = math.inf
@@ -336,8 +335,7 @@ def on_demand_usd(world: JobState, prices: Prices) -> float:
     """What the same machines would have cost on demand; anchors and controllers already are."""
     now_s = world.now_s
     trained = sum(m.lived_s(now_s) * _on_demand(m, prices) / 3600 for m in world.of(Role.TRAINER))
-    kept = sum(m.usd(now_s) for m in world.of(Role.ANCHOR))
-    return trained + kept + world.head_usd
+    return trained + sum(m.usd(now_s) for m in world.of(Role.ANCHOR)) + world.head_usd
 
 
 def same_work_usd(
@@ -361,6 +359,13 @@ def _on_demand(machine: MachineRecord, prices: Prices) -> float:
     if machine.role is Role.TRAINER:
         return prices.get(machine.pool.instance_type, 0.0)
     return 0.0
+
+
+def resumed_from(events: Events) -> int | None:
+    """The checkpoint after which training continued after its first preemption; None: unknown."""
+    since_s = next((r.at_s for r in restarts(events) if r.cause == "preemption"), math.inf)
+    starts = (e for e in events if e.kind == "started" and e.at_s >= since_s)
+    return next((version for e in starts if (version := e.facts["version"]) is not None), None)
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,7 @@ def is_taken(machine: JsonObject) -> bool:
 
 def lived_s(machine: JsonObject, now_s: float) -> float:
     """From its launch to its end, or until now, seconds."""
-    ended_s = machine["ended_s"]
-    if ended_s is None:
-        ended_s = now_s
+    ended_s = now_s if machine["ended_s"] is None else machine["ended_s"]
     return max(float(ended_s - machine["launched_s"]), 0.0)
 
 

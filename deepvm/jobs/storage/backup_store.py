@@ -312,9 +312,8 @@ class FolderBackups(BackupStore):
         found: dict[str, str] = {}
         names = [name]
         if not name:
-            names = []
-            if self._root.is_dir():
-                names = [each for each in os.listdir(self._root) if _NAME.fullmatch(each)]
+            there = os.listdir(self._root) if self._root.is_dir() else []
+            names = [each for each in there if _NAME.fullmatch(each)]
         for each in names:
             folder = self._root / each
             found[f"{each}/"] = ""  # it can be swept

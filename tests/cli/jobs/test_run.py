@@ -99,6 +99,10 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
         (["../plan.json", "--", " ", "own.py"], 2, "command: \"' ' own.py\""),
         (["none.json", "--", "python", "own.py"], 2, "none.json"),
         (["own.py", "--", "python", "own.py"], 2, "a plan of 'deepvm recommend -o json'"),
+        (["python", "own.py", "5"], 2, "no plan: deepvm run plan.json -- python own.py 5"),
+        (["torchrun", "own.py"], 2, "no plan: deepvm run plan.json -- torchrun own.py"),
+        (["../plan.json", "--", "python", "../own.py"], 2, "code and nothing else of this"),
+        (["../plan.json", "--", "python", "-u", "x/../../own.py"], 2, "set 'code' in a job file"),
     ],
 )
 def test_plans_and_commands_that_cannot_be(

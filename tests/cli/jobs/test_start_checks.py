@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -346,20 +347,67 @@ def test_a_resumed_job_is_asked_about_its_money_too(
     assert run("jobs", "resume", "free")[0] == 5
 
 
-@pytest.mark.system
-def test_a_rehearsal_preempts_a_machine_but_none_of_a_cloud(
-    home: Home, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = home.job("tried", "exec sleep 4;")
-    code, _, err = run("run", job, "--rehearse", "--cloud", "aws")
+FORGETS = """
+import sys, time
+import deepvm.training as dt
+
+dt.latest()
+for step in range(int(sys.argv[1])):
+    with dt.step_context():
+        time.sleep(0.02)
+"""
+
+
+def rehearsed(home: Home, run: Run, train: str, **more: Any) -> tuple[int, dict[str, Any], str]:
+    """Exit code, document and verdict of a rehearsal."""
+    code, out, err = run("run", home.job("tried", train, **more), "--rehearse", "-o", "json")
+    return code, json.loads(out), err.splitlines()[-1]
+
+
+def test_a_rehearsal_preempts_no_machine_of_a_cloud(home: Home, run: Run) -> None:
+    code, _, err = run("run", home.job("tried", "true"), "--rehearse", "--cloud", "aws")
     assert code == 2 and "'aws' (expected local, netns or ssh" in err
-    monkeypatch.setattr(commands, "REHEARSAL", {"lives": ["1s"], "grace": "1s"})
-    code, out, err = run("run", job, "--rehearse", "-o", "json")
-    assert code == 0 and json.loads(out)["preemptions"] == 1, err
-    assert "rehearsed" not in err
-    monkeypatch.setattr(commands, "REHEARSAL", {"lives": ["9 s"], "grace": "1s"})
-    code, out, err = run("run", home.job("short", "true"), "--rehearse", "-o", "json")
-    assert code == 1 and json.loads(out)["preemptions"] == 0
-    assert err.splitlines()[-1].endswith(
-        "nothing was rehearsed: training ended before the preemption after 9 s; give it more steps"
-    )
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("train", "life", "grace", "preemptions", "code", "verdict"),
+    [
+        (
+            "python own.py 150 0.02;",
+            "1s",
+            "1s",
+            1,
+            0,
+            r"resumed after step [1-9]\d*, \d+ steps? lost",
+        ),
+        ("python forgets.py 150;", "1s", "1s", 1, 1, "NOT resumed: training started again at its "),
+        ("exec sleep 4;", "1s", "1s", 1, 1, "unknown whether it resumed: this script reports no"),
+        (
+            "exec sleep 2;",
+            "1s",
+            "30s",
+            1,
+            1,
+            "before a preempted machine was replaced; give it more",
+        ),
+        ("true", "9 s", "1s", 0, 1, "before the preemption after 9 s; give it more steps"),
+    ],
+    ids=["resumes", "forgets", "reports nothing", "ends in the grace", "ends before"],
+)
+def test_the_verdict_of_a_rehearsal(
+    home: Home,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    train: str,
+    life: str,
+    grace: str,
+    preemptions: int,
+    code: int,
+    verdict: str,
+) -> None:
+    (home.code / "forgets.py").write_text(FORGETS)
+    monkeypatch.setattr(commands, "REHEARSAL", {"lives": [life], "grace": grace, "count": 1})
+    found, document, last = rehearsed(home, run, train)
+    assert (found, document["state"], document["preemptions"]) == (code, "done", preemptions), last
+    assert re.search(f"^(rehearsal: |nothing was rehearsed: training ended ){verdict}", last), last

@@ -51,4 +51,5 @@ def test_a_budget_ends_a_job_that_only_its_head_costs_something() -> None:
     early, _ = react(world, [], worlds.START_S + 100)
     assert not early.ending
     late, _ = react(world, [], worlds.START_S + 499.9)
-    assert late.ending.startswith("the budget") and late.job is Job.STOPPED
+    assert late.job is Job.STOPPED
+    assert late.ending.startswith("the budget of $0.05 does not last for another checkpoint and")

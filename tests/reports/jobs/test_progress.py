@@ -136,6 +136,22 @@ def test_while_it_runs() -> None:
     )
 
 
+def test_a_trainer_that_was_killed() -> None:
+    """Out of memory, the system kills it, and it prints nothing."""
+    killed = EventRow(S, "ended", "running", {"id": "m2", "code": 137, "step": 8})
+    assert event_line(killed).endswith("exit code 137 (killed; often: out of memory) after step 8")
+
+
+def test_steps_that_could_not_be_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--steps`` says when a training is whole; one that reports no steps says nothing of it."""
+    job = plain()
+    asked = replace(job, world=replace(job.world, terms=replace(job.world.terms, steps=400)))
+    print_text("job", document=job.document, events=(), status=asked)
+    assert f"{WHY}; the 400 steps asked for could not be checked; " in capsys.readouterr().out
+    print_text("job", document=job.document, events=(), status=job)
+    assert "asked for" not in capsys.readouterr().out
+
+
 def test_steps_after_a_restart_that_say_not_where_they_begin() -> None:
     """``step_context`` without ``latest``: it may have restored a file of its own, or done all of
     it again.

@@ -76,9 +76,7 @@ class Ec2Account:
         missing = "NoSuchEntity"
         answer = self.ask("iam", "GetInstanceProfile", (missing,), InstanceProfileName=profile)
         if answer == missing or not answer["InstanceProfile"].get("Roles"):
-            lacks = "there is no role in the"
-            if answer == missing:
-                lacks = "there is no"
+            lacks = "there is no" if answer == missing else "there is no role in the"
             raise RefusedError(
                 f"{lacks} instance profile {profile}, with which {what};"
                 f" make it, or name another in {variable}"

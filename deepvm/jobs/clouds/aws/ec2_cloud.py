@@ -333,9 +333,7 @@ class Ec2Cloud(Cloud):
         if name in ec2_requests.HEAD_USD_PER_HOUR:
             return ec2_requests.HEAD_USD_PER_HOUR[name]
         known = load_catalog().by_name.get(name)
-        price = None
-        if known is not None:
-            price = known.usd_per_hour(Market.ON_DEMAND)
+        price = known.usd_per_hour(Market.ON_DEMAND) if known else None
         if price is None:
             small = ", ".join(sorted(ec2_requests.HEAD_USD_PER_HOUR))
             raise RefusedError(
