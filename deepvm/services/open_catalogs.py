@@ -163,8 +163,7 @@ class CatalogOpener:
         setter = self.set_by("region")
         if not setter:
             raise error
-        regions = ", ".join(self.options.regions)
-        self.say(f"region = {regions} ({setter}) has no effect {where}")
+        self.say(f"region = {', '.join(self.options.regions)} ({setter}) has no effect {where}")
 
     def _market(self) -> Any:
         options = self.options  # a setting for all commands must not contradict the command line
@@ -197,8 +196,10 @@ class CatalogOpener:
         if options.source not in ("auto", "none") and not self.set_by("source"):
             ignored.append("source")
         for name in ignored:
-            flag = name.replace("price_history", "history").replace("_", "-")
-            self.say(f"--{flag} has no effect: catalog {catalog.name} is not read from AWS")
+            self.say(
+                f"--{name.replace('price_history', 'history').replace('_', '-')} has no effect:"
+                f" catalog {catalog.name} is not read from AWS"
+            )
         return catalog
 
     def _with_commitments(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,16 @@ def test_a_certificate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.write("# other code\n")
     code, _, err = run("run", job)
     assert code == 2 and "certified" not in err and "--no-resume-check" in err
+
+
+def test_an_audit_needs_no_extra_but_train(tmp_path: Path) -> None:
+    """As in the CI examples; a script that fails at once shows that all is loaded by then."""
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    code = "import sys; sys.modules |= dict.fromkeys(['sqlalchemy', 'starlette', 'uvicorn']);"
+    code += " from deepvm.cli.main import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", code, "audit", "train.py"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 4 and "sqlalchemy" not in ended.stderr, ended.stderr
 
 
 @pytest.mark.slow
