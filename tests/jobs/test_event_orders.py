@@ -26,7 +26,7 @@ from deepvm.jobs.decisions.markets import (
     wait_until_s,
     within_budget,
 )
-from deepvm.jobs.decisions.reconcile import orders_of, react
+from deepvm.jobs.decisions.reconcile import UNREPORTED_S, orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
@@ -183,6 +183,11 @@ def holds(
             bool(world.ending)
             and has_none
             and now_s - world.ending_s >= world.ending_s - (formed_s or 0.0)
+        )
+        late |= (
+            bool(world.ending)
+            and not before.has_reported
+            and now_s - world.ending_s >= UNREPORTED_S
         )
         hung = world.pulse.hung_s == now_s
         assert safe or ended or gone or taken or late or hung, "steps are lost, and nothing was"

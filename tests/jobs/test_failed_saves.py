@@ -254,6 +254,16 @@ def test_a_stop_while_a_generation_loads_waits_no_longer_than_it_has_loaded(vers
     assert after(world, [d.Heartbeat("m1", 1, warm=True, idle_s=20.0)], 25.0).job is Job.STOPPED
 
 
+def test_a_script_that_reports_nothing_is_not_waited_for_as_long_as_it_has_run() -> None:
+    """It saves nothing through deepvm, as far as is known, and its machines are paid for."""
+    world = after(JobState(JobLimits(1, 1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [d.Launched("m1", 1.0), d.Heartbeat("m1", warm=True)], 5.0)
+    world = after(world, [d.Started("m1", 1, None), d.Heartbeat("m1", 1, warm=True)], 10.0)
+    world = after(world, [d.Stop("the user"), d.Heartbeat("m1", 1, warm=True)], 500.0)
+    assert after(world, [d.Heartbeat("m1", 1, warm=True)], 519.9).job is Job.SAVING
+    assert after(world, [d.Heartbeat("m1", 1, warm=True)], 520.0).job is Job.STOPPED
+
+
 def test_another_save_that_fails_is_not_the_one_that_is_waited_for() -> None:
     for reason in [r for r in Reason if r is not Reason.RESIZE]:
         world = after(grows(), [unsaved(reason)], 602.0)

@@ -36,6 +36,7 @@ from deepvm.records import dataclass
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 _KILLED = 137
 _MOST_KILLED = 3
+UNREPORTED_S = 20.0  # For so long, a job that stops waits for a first report of its trainers
 _MORE_TRIES = 2  # Machines that may fail in a row, besides as many as are started at once
 # How the reasons start for which money, time and broken machines end a job
 BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
@@ -461,6 +462,8 @@ def _ended(world: JobState) -> _Step:
         # To wait longer than it has run costs more than it can have done
         if not world.pulse.stepped and world.reached <= world.version <= world.lasts:
             limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
+        if not world.has_reported:  # a script that saves nothing through deepvm, as far as is known
+            limit_s = min(limit_s, world.ending_s + UNREPORTED_S)
         if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = world.after(JobEvent.STOP)
     if not world.job.over:
