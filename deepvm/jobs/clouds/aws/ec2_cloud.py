@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -43,16 +43,11 @@ class Ec2Cloud(Cloud):
     """Machines for jobs, and for their controllers."""
 
     def __init__(
-        self,
-        folder: Path,
-        settings: Ec2Settings | None = None,
-        aws: Aws | None = None,
-        clock: Callable[[], float] = time.time,
+        self, folder: Path, settings: Ec2Settings | None = None, aws: Aws | None = None
     ) -> None:
         settings = settings or Ec2Settings.of()
         self._folder = folder
         self._settings = settings
-        self._clock = clock
         self._account = Ec2Account(aws or Aws("", settings.region, total_s=60.0), settings)
         self._lock = threading.Lock()
         self._made: list[tuple[str, Instance]] = []  # What this process has had made, with its job
@@ -224,7 +219,7 @@ class Ec2Cloud(Cloud):
         (name, where), *others = made
         zone_of = {subnet: zone for zone, subnet in self._account.subnets.items()}
         zone = zone_of.get(where.get("SubnetId", ""), where.get("AvailabilityZone", ""))
-        instance = Instance(name, record.id, zone, self._clock())
+        instance = Instance(name, record.id, zone, time.time())
         with self._lock:
             self._made.append((job, instance))
         if others:  # one was asked for
@@ -250,7 +245,7 @@ class Ec2Cloud(Cloud):
         if surplus and job in self._controlled:
             with suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
-        now_s = self._clock()
+        now_s = time.time()
         ended = {
             name: (i.launched_s, self._ended_s(i, now_s)) for name, i in one.items() if not i.alive
         }
@@ -404,7 +399,7 @@ class Ec2Cloud(Cloud):
             for i in made
             if i.id not in listed
             and _is_head(i.machine) == heads
-            and self._clock() - i.launched_s < _LATE_S
+            and time.time() - i.launched_s < _LATE_S
         ]
         return [*found, *late]
 
