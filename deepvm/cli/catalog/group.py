@@ -57,8 +57,13 @@ def diff(
     from deepvm.reports.prices.types import csv_rows
 
     changes = diff_catalogs(load(old, flags), load(new, flags))
-    table = text("catalog_diff", diff=changes, old=old, new=new)
-    print_named(output, table, "diff", changes, lambda: csv_rows(changes))
+    print_named(
+        output,
+        text("catalog_diff", diff=changes, old=old, new=new),
+        "diff",
+        changes,
+        lambda: csv_rows(changes),
+    )
     if fail_on_change and not changes.empty:
         raise typer.Exit(1)  # as of `git diff --exit-code`
 

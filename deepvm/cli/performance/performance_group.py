@@ -64,8 +64,13 @@ def check(output: Output = "table") -> None:
     from deepvm.reports.performance.predictions import check_rows
 
     found = check_published()
-    table = text("performance_check", check=found)
-    print_named(output, table, "performance-check", found, lambda: check_rows(found))
+    print_named(
+        output,
+        text("performance_check", check=found),
+        "performance-check",
+        found,
+        lambda: check_rows(found),
+    )
 
 
 @app.command("models", short_help="List the models that can be named.")

@@ -70,10 +70,10 @@ def recommend(
     now = utc_now()
     assumed = not flags.names_a_model
     view = PlanView(found, now, opened.placement(found), assumed=assumed, epochs=flags.epochs)
-    if printed and found.ranked:
+    tables = printed and found.ranked
+    if tables:
         _print_tables(view, asked, why=why or every, wide=output == "wide", every=every)
-        return
-    if output == "html":
+    elif output == "html":
         from deepvm.reports.plans.plan_page import plan_page
 
         command = shlex.join(["deepvm", "recommend", *words_of(flags), "-o", "html"])
@@ -86,11 +86,14 @@ def recommend(
             print_document(data.csv_rows(found), output)
         else:
             print_document(data.document(found, asked, view.placement, [warning]), output)
-    _print_notes(view)
-    if asked is not None and output not in ("json", "yaml"):
-        note(asked.verdict)
+    if not tables:
+        _print_notes(view)
+        if asked is not None and output not in ("json", "yaml"):
+            note(asked.verdict)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
+    if opened.left_out:
+        raise typer.Exit(4)
 
 
 def _print_tables(

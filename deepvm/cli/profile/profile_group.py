@@ -216,8 +216,7 @@ def _fit_step_time(
         steps = read_steps(path)
     fitted = fit_step_time(steps, asked)
     name = path.name
-    table = text("step_fit", fit=fitted, name=short(name), reach=REACH)
-    print_as(output, table, fitted.document)
+    print_as(output, text("step_fit", fit=fitted, name=short(name), reach=REACH), fitted.document)
     draw(plot, lambda: step_figure(fitted, name=name))
     if workload is not None:
         save_law(fitted, workload, options.software or "eager", options.instance_type, say)

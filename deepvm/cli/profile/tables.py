@@ -39,8 +39,12 @@ def list_tables(
         types = every_type()
     unused = reasons(tables, types)
     entries = [With(e, used=not unused[e.name], why_not=unused[e.name]) for e in tables]
-    table = text("tables_list", tables=tables, reasons=unused)
-    print_named(output, table, "tables-list", {"path": tables.path, "entries": entries})
+    print_named(
+        output,
+        text("tables_list", tables=tables, reasons=unused),
+        "tables-list",
+        {"path": tables.path, "entries": entries},
+    )
     if not tables and output == "table":
         note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
 
@@ -61,8 +65,7 @@ def show(
     named = _called([name])
     entries = [e.as_document() for e in named]
     document = {"schema_version": "deepvm.tables/1", "entries": entries}
-    table = text("tables_show", entries=named)
-    print_as(output, table, lambda: document, lambda: csv_rows(named))
+    print_as(output, text("tables_show", entries=named), lambda: document, lambda: csv_rows(named))
 
 
 @app.command(short_help="Show the last change, or what your measurements change.")

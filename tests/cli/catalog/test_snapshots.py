@@ -36,16 +36,16 @@ def test_one_cloud_alone(cloud: str, run: Run) -> None:
 
 
 def test_a_cloud_that_is_left_out_is_named_last_and_in_json(run: Run) -> None:
-    """The exit code is 0: the answer holds for the clouds that are left."""
+    """The answer holds for the clouds that are left, and the exit code is 4."""
     words = ("recommend", "--pw", "12", "--cloud", "aws,lambda", "--offline")
     words += ("--region", "us-west-1")
     code, out, _ = run(*words, "-o", "json")
     (gone,) = json.loads(out)["left_out"]
-    assert code == 0 and gone["cloud"] == "aws" and not gone["region"]
+    assert code == 4 and gone["cloud"] == "aws" and not gone["region"]
     assert gone["reason"].startswith("no specifications of region us-west-1")
     code, out, _ = run(*words)
     left_out = out.index("left out: AWS: no specifications of region us-west-1")
-    assert code == 0 and left_out < out.index("Speeds are"), "below the table"
+    assert code == 4 and left_out < out.index("Speeds are"), "below the table"
 
 
 def test_where_all_are_left_out_it_is_an_error(run: Run) -> None:
