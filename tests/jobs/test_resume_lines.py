@@ -66,7 +66,7 @@ def test_the_same_script_with_the_printed_lines_keeps_its_steps(home: Home) -> N
     shown = home.run("run", str(home.job("plain", "python train.py")), "--dry-run").stderr
     lines = [line[4:] for line in shown.splitlines() if line.startswith("    ")]
     before, body = PLAIN.split(LOOP)
-    loop = "\n".join(lines).replace("        ...  # your step\n", indent(body, "    ")[1:])
+    loop = "\n".join(lines).replace("        ...  # your step", indent(body, "    ")[1:])
     (home.code / "train.py").write_text(before + loop)
     found, steps, warned = preempted(home, "kept")
     assert steps == list(range(600)) and "saves nothing" not in warned
