@@ -525,7 +525,7 @@ class Checkpointer:
         self._gradients.reset()
         loop = self._loop = object()
         if total and self._version >= total:
-            log.warning("all %d iterations are done before", total)
+            log.warning("nothing to train: all %d iterations are already done", total)
         try:
             while total is None or self._version < total:
                 self._consumer = id(sys._getframe(1))

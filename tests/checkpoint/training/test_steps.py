@@ -493,4 +493,4 @@ def test_a_loop_that_is_done_says_so(tmp_path: Path, caplog: pytest.LogCaptureFi
     first.saver.close()
     again = Training(tmp_path, every=2)
     assert not list(again.saver.steps(4))
-    assert "all 4 iterations are done before" in caplog.text
+    assert "all 4 iterations are already done" in caplog.text
